@@ -1,7 +1,7 @@
 """A group consumption on a clock, a store and a journal in memory, for tests."""
 
 import heapq
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from whimbrel.broker.consume.filters import compile_filter
@@ -9,7 +9,7 @@ from whimbrel.broker.consume.group_consumption import GroupConsumption
 from whimbrel.broker.consume.plan import Delivered, ReceiveRequest
 from whimbrel.deferred import Deferred
 from whimbrel.errors import InvalidReceiptHandle, StoreFull
-from whimbrel.store.codec import RecordDraft, encode_record, format_properties, tags_code
+from whimbrel.store.codec import RecordDraft, StoredMessage, encode_record, format_properties, tags_code
 
 __all__ = ["FakeClock", "FakeJournal", "FakeStore", "Rig", "attempts", "offsets"]
 
@@ -75,6 +75,9 @@ class FakeStore:
 
     def read(self, physical_offset: int, size: int) -> bytes:
         return bytes(self.log[physical_offset : physical_offset + size])
+
+    def read_plain(self, units: Sequence[tuple[int, int, int]]) -> list[StoredMessage | None]:
+        return []
 
     def offset_by_time(self, topic: str, queue_id: int, timestamp_ms: int) -> int:
         return 0

@@ -24,23 +24,29 @@ SEND_TESTS = (
     "-k",
     "not nearly_all",
 )
+RECEIVE_TESTS = ("tests/property/test_lane_receives.py", "-k", "not nearly_all")
 REPLICA_TESTS = (
     "tests/unit/replicator/test_lane_turns.py",
     "tests/unit/replicator/test_follower.py",
     "-k",
     "lane",
 )
+RECEIVE_FILES = ("ack.rs", "deliver.rs")
 SEND_FILES = ("send.rs", "pass.rs", "calls.rs", "hpack.rs", "proto.rs")
 
 
 @dataclass(frozen=True)
 class Rule:
-    """A rule of the lane, and how it is broken: `old` becomes `new` in a file below `native/core/src`."""
+    """A rule of the lane, and how it is broken: `old` becomes `new` in a file below `native/core/src`.
+
+    `tests` must find it; by default those of the file.
+    """
 
     name: str
     file: str
     old: str
     new: str
+    tests: tuple[str, ...] = ()
 
 
 RULES = (
@@ -205,6 +211,95 @@ RULES = (
         "",
     ),
     Rule("growth is told", "replica.rs", "self.end >= self.room.wake_at || ", ""),
+    Rule("a request acknowledges something", "ack.rs", "entries.is_empty() || ", ""),
+    Rule(
+        "handles are of this broker",
+        "ack.rs",
+        "strip_prefix(&policy.handle_begin[..])?",
+        "get(policy.handle_begin.len()..)?",
+    ),
+    Rule(
+        "handles are of the group",
+        "ack.rs",
+        'strip_prefix(group.as_bytes())?.strip_prefix(b":")?',
+        "splitn(2, |byte| *byte == b':').nth(1)?",
+    ),
+    Rule(
+        "handles are of the topic",
+        "ack.rs",
+        'strip_prefix(topic.as_bytes())?.strip_prefix(b":")?',
+        "splitn(2, |byte| *byte == b':').nth(1)?",
+    ),
+    Rule("the first attempt is 1", "ack.rs", "(1..=policy.attempt_max)", "(0..=policy.attempt_max)"),
+    Rule("an answer names the message", "ack.rs", "[(0x0a, entry.id), ", "["),
+    Rule("an entry has a status", "ack.rs", "            out.extend_from_slice(&policy.ok_3);\n", ""),
+    Rule(
+        "acknowledgements fit into the window",
+        "pass.rs",
+        "window = fitting(framed(size), call, state, window)?",
+        "window -= framed(size) as i64",
+        RECEIVE_TESTS,
+    ),
+    Rule(
+        "deliveries are current",
+        "pass.rs",
+        "self.leases.holds(request.group, request.topic, one)?",
+        "self.leases.holds(request.group, request.topic, one).unwrap_or(0)",
+        RECEIVE_TESTS,
+    ),
+    Rule("offsets are those of the handles", "pass.rs", "one.offset));", "one.offset + 1));", RECEIVE_TESTS),
+    Rule("ranges are not joined over a gap", "pass.rs", "*one + 1 == *next", "*one < *next", RECEIVE_TESTS),
+    Rule(
+        "each state has its own offsets",
+        "pass.rs",
+        "self.settled.entry(state)",
+        "self.settled.entry(0)",
+        RECEIVE_TESTS,
+    ),
+    Rule(
+        "a pass takes calls of one kind",
+        "pass.rs",
+        "begun.is_some_and(|before| before != method)",
+        "false",
+        RECEIVE_TESTS,
+    ),
+    Rule(
+        "a body matches its CRC",
+        "deliver.rs",
+        "crc32fast::hash(record.body) & CRC_MASK != record.body_crc & CRC_MASK",
+        "false",
+    ),
+    Rule("numbers are not negative", "deliver.rs", "numbers.iter().any(|number| *number < 0) || ", ""),
+    Rule(
+        "sealed records are Python's",
+        "deliver.rs",
+        'text.starts_with(b"__CR") || text.ends_with(b"C32#")',
+        "false",
+    ),
+    Rule("text is UTF-8", "deliver.rs", "text.is_ok() && ", ""),
+    Rule("rare messages are Python's", "deliver.rs", "!rare && ", ""),
+    Rule("no property comes twice", "deliver.rs", " && differ(record.properties)).then_some", ").then_some"),
+    Rule("pairs have a name", "deliver.rs", "!name.is_empty() && !value", "!value"),
+    Rule("pairs have a value", "deliver.rs", "!name.is_empty() && !value.is_empty()", "!name.is_empty()"),
+    Rule(
+        "hidden properties are not passed on", "deliver.rs", "_ if words.hidden.contains(name) => {}", ""
+    ),
+    Rule(
+        "keys are words",
+        "deliver.rs",
+        ".filter(|key| !key.is_empty()) {\n            put_field(system",
+        " {\n            put_field(system",
+    ),
+    Rule("a message without an id has one", "deliver.rs", "            id = pair;\n", ""),
+    Rule("compressed bodies say so", "deliver.rs", "record.sys_flag & COMPRESSED == 0", "true"),
+    Rule("the host is the producer's word", "deliver.rs", "if host.is_empty() {", "{"),
+    Rule("IPv6 is written as Java does", "deliver.rs", "out.push(']');", ""),
+    Rule("times have a last one", "deliver.rs", "at_ms.min(words.time_max_ms)", "at_ms"),
+    Rule("queue 0 is left out", "deliver.rs", "if record.queue_id > 0 {", "{"),
+    Rule("a pulled message has no handle", "deliver.rs", "if !handle.is_empty() {", "{"),
+    Rule("a topic has its namespace", "deliver.rs", 'put_field(out, b"\\x0a", namespace.as_bytes());', ""),
+    Rule("an empty body is left out", "deliver.rs", "if body > 0 {", "{"),
+    Rule("a trace context is passed on", "deliver.rs", 'b"TRACE_CONTEXT" => trace = value,', ""),
 )  # fmt: skip
 
 
@@ -244,8 +339,12 @@ def passes(module: Path, tests: tuple[str, ...]) -> bool:
 
 def tests_of(rule: Rule) -> tuple[str, ...]:
     """Return the tests that must find a broken rule."""
+    if rule.tests:
+        return rule.tests
     if rule.file == "replica.rs":
         return REPLICA_TESTS
+    if rule.file in RECEIVE_FILES:
+        return RECEIVE_TESTS
     return SEND_TESTS if rule.file in SEND_FILES else STORE_TESTS
 
 
@@ -264,7 +363,9 @@ def main() -> None:
         module.mkdir()
         shutil.copytree(REPO / "native", native, ignore=shutil.ignore_patterns("target"))
         build(native, module)
-        if not all(passes(module, tests) for tests in (STORE_TESTS, SEND_TESTS, REPLICA_TESTS)):
+        if not all(
+            passes(module, tests) for tests in (STORE_TESTS, SEND_TESTS, RECEIVE_TESTS, REPLICA_TESTS)
+        ):
             sys.exit("the tests fail with the unchanged lane")
         for rule in rules:
             path = native / "core/src" / rule.file

@@ -1,7 +1,9 @@
-"""A broker's sends without sockets, by Python alone or with the compiled lane, and what clients send to it.
+"""A broker's sends and receives without sockets, by Python alone or with the compiled lane, and what clients
+send to it.
 
-`Side` is a store with topics, an appender and the native transport over it, on a machine whose clock stands
-still. `answers` and `Side.contents` are what tests compare: answers stream by stream, log, queues, index.
+`Side` is a store with topics, an appender, consumers' groups and the native transport over it. The clock of
+the store stands still, that of the leases moves when told. `answers`, `Side.contents` and `Side.leases` are
+what tests compare: answers stream by stream; log, queues, index; what groups hold, and what the journal says.
 """
 
 import asyncio
@@ -15,17 +17,24 @@ from typing import Any
 
 import hpack
 
+from consumekit import FakeClock, FakeJournal
 from h2kit import Sink
 from storekit import NOW, StoppedClock
-from whimbrel.broker.api.lane_sends import LaneSends
+from whimbrel.broker.api.broker_lane import BrokerLane
+from whimbrel.broker.api.receive import ReadSplitting, ReceiveService
 from whimbrel.broker.api.send import SendService
+from whimbrel.broker.consume.group_consumption import GroupConsumption
+from whimbrel.broker.consume.lane_acks import LaneAcks
+from whimbrel.broker.consume.leases import LeaseTable
+from whimbrel.broker.consume.policies import Policies
 from whimbrel.broker.metrics import MESSAGE_BYTES, Counted
 from whimbrel.broker.produce.admission import Admission
 from whimbrel.broker.produce.appender import Appender, Durability
 from whimbrel.broker.tables.clients import Clients
+from whimbrel.broker.tables.groups import GroupTable
 from whimbrel.broker.tables.topics import TopicTable
 from whimbrel.lane import Lane
-from whimbrel.model.topic import MessageType, TopicConfig
+from whimbrel.model.topic import GroupConfig, MessageType, OrderedBy, TopicConfig
 from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as v2
 from whimbrel.pb.apache.rocketmq.v2 import service_pb2 as messaging
 from whimbrel.rpc.http2.encoder import HeaderEncoder
@@ -45,9 +54,9 @@ from whimbrel.rpc.http2.frames import (
 )
 from whimbrel.rpc.http2.stream import Limits
 from whimbrel.rpc.server.connection import NativeConnection
-from whimbrel.rpc.server.handlers import Call, Service, UnaryMethod
+from whimbrel.rpc.server.handlers import Call, ServerStreamMethod, Service, UnaryMethod
 from whimbrel.rpc.server.native import NativeServer
-from whimbrel.rpc.server.responses import check_client_id, failing_with
+from whimbrel.rpc.server.responses import check_client_id, failing_with, status_of
 from whimbrel.store.codec import pack_host
 from whimbrel.store.master_store import MasterStore
 from whimbrel.store.options import StoreOptions
@@ -55,8 +64,16 @@ from whimbrel.store.options import StoreOptions
 __all__ = ["CLIENT", "STYLES", "Client", "Side", "Watched", "answers", "frame", "plain_message", "same"]
 
 CLIENT = "client@1"
-PATH = "/apache.rocketmq.v2.MessagingService/SendMessage"
+SERVICE = "apache.rocketmq.v2.MessagingService"
+PATH = f"/{SERVICE}/SendMessage"
 STYLES = ("ours", "go", "java", "python", "huffman")
+GROUPS = (
+    GroupConfig(name="g"),
+    GroupConfig(name="few", retry_max=1),
+    GroupConfig(name="fifo", fifo=True),
+    GroupConfig(name="grouped", fifo=True).with_ordered_by(OrderedBy.MESSAGE_GROUP),
+    GroupConfig(name="odd|group"),
+)
 QUEUES = {"orders": 4, "one": 1, "many": 300, "a-topic-of-127-characters-".ljust(127, "x"): 2}
 
 
@@ -86,6 +103,8 @@ class Side:
     limits: Limits = field(default_factory=Limits)
     now: int = NOW
     arrived: list[Any] = field(default_factory=list)
+    delivered: list[Any] = field(default_factory=list)
+    handed_on: list[Any] = field(default_factory=list)
 
     def open(self) -> "Side":
         """Open everything; call it on a running loop."""
@@ -111,9 +130,6 @@ class Side:
         self.appender.refusal = ""
         self.counted = Counted()
         self.appender.on_appended = self.counted.appended
-        self.store.on_arrival = lambda topic, queue, offset, tags: self.arrived.append(
-            (topic, queue, offset, tags)
-        )
         self.admission = Admission(
             self.topics,
             self.appender,
@@ -123,14 +139,17 @@ class Side:
         )
         self.sends = SendService(self.admission)
         self.clients = Clients()
-        self.by_lane: LaneSends | None = None
+        self.open_consumption()
+        self.by_lane: BrokerLane | None = None
         if self.lane is not None:
-            self.by_lane = LaneSends(
+            self.by_lane = BrokerLane(
                 self.store.passes,
                 self.store,
                 self.admission,
                 self.appender,
                 self.clients,
+                LaneAcks(self.consumption.settling),
+                broker_name="b",
                 size_bounds=MESSAGE_BYTES,
                 on_appended=self.counted.appended_many,
                 on_calls=self.counted.calls.observe_many,
@@ -142,8 +161,56 @@ class Side:
         )
         return self
 
+    def open_consumption(self) -> None:
+        """Make groups and what serves them."""
+        self.groups = GroupTable(self.root / "config", auto_create=False, clock=self.machine.wall_ms)
+        for group in GROUPS:
+            self.groups.add(group)
+        self.clock, self.journal = FakeClock(), FakeJournal()
+        self.clock.now = self.now
+        policies = Policies(self.groups)
+        self.consumption = GroupConsumption(
+            self.store,
+            self.journal,
+            broker_name="b",
+            broker_id=0,
+            now_ms=lambda: self.clock.now,
+            schedule=self.clock.schedule,
+            client_alive=lambda group, client: client == CLIENT,
+            hand_on=self.note_hand_on,
+            policy_of=policies,
+            wait_ms=policies.wait_ms,
+        )
+        self.consumption.open()
+        self.store.on_arrival = self.note_arrival
+        self.receives = ReceiveService(
+            self.topics,
+            self.groups,
+            self.consumption,
+            ReadSplitting(enabled=False, written=lambda: self.store.written),
+            master=True,
+            clock=lambda: self.clock.now,
+            lane_messages=self.store.lane_messages,
+        )
+        self.receives.on_delivered = lambda *told: self.delivered.append(told)
+
+    def note_hand_on(self, message: Any, target: Any, since_ms: int, done: Callable[[Any], None]) -> None:
+        """Keep a dead letter, as if its copy were durable."""
+        self.handed_on.append((message.topic, message.body, message.properties, target, since_ms))
+        done(None)
+
+    def note_arrival(self, topic: str, queue_id: int, offset: int, tags: int) -> None:
+        """Keep it, and wake those who wait for it."""
+        self.arrived.append((topic, queue_id, offset, tags))
+        self.consumption.wakeups.on_arrival(topic, queue_id, offset, tags)
+
+    def advance(self, ms: int) -> None:
+        """Let time pass for leases and polls."""
+        self.clock.advance(ms)
+        self.server.flush()
+
     def service(self) -> Service:
-        """Return the service: sends, and a call that is not for the lane."""
+        """Return the service: sends, what consumers call, and a call that is not for the lane."""
 
         def known(handle: Callable[[Call, Any], Any]) -> Callable[[Call, Any], Any]:
             def handle_known(call: Call, request: Any) -> Any:
@@ -165,7 +232,34 @@ class Side:
             known(lambda call, request: messaging.HeartbeatResponse()),
             failing_with(messaging.HeartbeatResponse),
         )
-        return Service("apache.rocketmq.v2.MessagingService", (sends, heartbeat))
+        receives = self.receives
+        streams = (
+            ServerStreamMethod(
+                "ReceiveMessage",
+                messaging.ReceiveMessageRequest,
+                known(receives.receive),
+                receives.receive_failed,
+            ),
+            ServerStreamMethod(
+                "PullMessage",
+                messaging.PullMessageRequest,
+                known(receives.pull),
+                lambda call, error: [messaging.PullMessageResponse(status=status_of(error))],
+            ),
+        )
+        unary = [
+            UnaryMethod(
+                name,
+                getattr(messaging, f"{name}Request"),
+                known(handle),
+                failing_with(getattr(messaging, f"{name}Response")),
+            )
+            for name, handle in (
+                ("AckMessage", receives.acknowledge),
+                ("ChangeInvisibleDuration", receives.change_invisible),
+            )
+        ]
+        return Service(SERVICE, (sends, heartbeat, *streams, *unary))
 
     def connect(self, stub: socket.socket) -> tuple[NativeConnection, Sink]:
         """Return a new connection."""
@@ -223,6 +317,26 @@ class Side:
             "clients": sorted(self.clients.clients),
             "waiting": len(self.appender.waiting) + len(self.appender.parked),
         }
+
+    def leases(self) -> dict[str, Any]:
+        """Return what groups hold, what the journal makes of it, and which polls wait."""
+        told = LeaseTable(origin=0)
+        for chunk in self.journal.chunks:
+            told.join(chunk)
+        polls = self.consumption.wakeups.polls
+        return {
+            "leases": lease_entries(self.consumption.lease_store.table),
+            "journal": lease_entries(told),
+            "polls": len(polls),
+            "delivered": self.delivered,
+            "handed on": self.handed_on,
+        }
+
+
+def lease_entries(table: LeaseTable) -> dict[tuple[str, str, int], list[bytes]]:
+    """Return the entries of each state that has any."""
+    entries = {(one.group, one.topic, one.queue_id): one.entries() for one in table.states()}
+    return {key: some for key, some in entries.items() if some}
 
 
 def frame(kind: int, flags: int, stream_id: int, payload: bytes) -> bytes:

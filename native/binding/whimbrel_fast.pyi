@@ -198,8 +198,8 @@ def follow(
 ) -> None:
     """Follow a master until the run ends, without the interpreter's lock; nobody else may use `buffer`."""
 
-class SendCalls:
-    """Plain sends; the arguments are the fields of `Policy`, `Shape` and `Sends` in `native/core`."""
+class PlainCalls:
+    """Plain sends and acknowledgements; the arguments are the fields of `Methods` in `native/core`."""
 
     def __init__(self, **values: object) -> None: ...
     def take(
@@ -208,10 +208,11 @@ class SendCalls:
         data: bytes,
         connection: tuple[int, int, int, int, int, int, int, int, int],
         peer: tuple[bytes, bytes],
-        log: tuple[int, int, int, int, int | None, int],
+        log: tuple[int, int, int, int, int | None, int] | None,
         topics: object,
-    ) -> tuple[tuple[int, bool, int, bool, int, int], int, bytes | None, Plan | None]:
-        """Plan the plain sends at the begin of a read; nothing is written.
+        leases: object,
+    ) -> tuple[tuple[int, bool, int, bool, int, int], int, bytes | None, Stored | None, Settled | None]:
+        """Plan the plain calls of one kind at the begin of a read; nothing is written.
 
         Args:
             decoder: of the connection; what it decodes is to be settled.
@@ -220,20 +221,54 @@ class SendCalls:
                 stream for sending and receiving), the largest frames (to send, to receive), header block.
             peer: id of the client whose calls are taken, address as records hold it.
             log: end, room in bytes, store time and born time in ms, calls that may be parked (None: none is),
-                messages before one that is sampled.
+                messages before one that is sampled. None: sends are Python's.
             topics: is asked for `find(topic)` and `end(topic, queue_id)`.
+            leases: is asked for `holds(group, topic, queue_id, epoch, offset, serial)`.
 
         Returns:
             Bytes that were taken, whether what is left is the begin of a call, how many bytes of it are
-            needed or where Python's part ends, whether that may be about older streams, last stream id,
-            window for sending; bytes of data; a client that Python has to meet; the plan.
+            needed or where Python's part ends (where it begins: calls of the other kind follow), whether that
+            may be about older streams, last stream id, window for sending; bytes of data; a client that Python
+            has to meet; what follows from sends; what follows from acknowledgements.
         """
 
 # Records, runs (topic, queue id, entries, last tags code), keys, topics (name, turn, counts of sizes, bytes),
 # messages, answers.
-Plan = tuple[
+Stored = tuple[
     bytes, list[tuple[str, int, bytes, int]], Keys, list[tuple[str, int, list[int], int]], int, Answers
 ]
+# By the number of a state: ranges of offsets that are done; answers.
+Settled = tuple[list[tuple[int, list[tuple[int, int]]]], Answers]
+
+class PlainRecord:
+    """A plain record of the log."""
+
+    reconsume_times: int
+
+    def data(self) -> bytes:
+        """Return its bytes."""
+
+    def properties(self) -> dict[str, str]:
+        """Return its properties."""
+
+class Deliveries:
+    """Messages for consumers; the arguments are the fields of `Words` in `native/core`."""
+
+    def __init__(self, **values: object) -> None: ...
+    def records(
+        self, read: bytes, base: int, units: list[tuple[int, int, int]], found: list[PlainRecord | None]
+    ) -> None:
+        """Append the records of queue entries to `found`, None for one that is not plain or not in `read`.
+
+        Args:
+            read: a piece of the log.
+            base: where it begins.
+            units: place and size of each, and its tags code.
+            found: gets one for each entry.
+        """
+
+    def responses(self, messages: list[tuple[PlainRecord, str, int]], namespace: str) -> bytes:
+        """Return responses behind gRPC's prefix: for each record its message, with handle and attempt."""
 
 def entries(data: bytes, base: int) -> tuple[int, bool, int, list[tuple[bytes, int, int, bytes]]]:
     """Make the queue entries of the plain records at the begin of a piece of the log.

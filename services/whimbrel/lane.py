@@ -54,7 +54,8 @@ class Lane:
         version: of it; "" where there is none.
         why: why it is not used, for people; "" while it is.
         failures: panics so far; the first one switches it off.
-        messages: that it has stored for producers.
+        messages, delivered, acknowledged: those that it has stored for producers, made for consumers, and
+            marked as done for them.
     """
 
     def __init__(self, choice: Choice = "auto") -> None:
@@ -66,7 +67,7 @@ class Lane:
         self.choice = choice
         self.native: ModuleType | None = None
         self.version, self.why, self.failures = "", "", 0
-        self.messages = 0
+        self.messages = self.delivered = self.acknowledged = 0
         if choice == "off":
             self.why = "switched off"
             return

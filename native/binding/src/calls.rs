@@ -7,9 +7,10 @@ use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::{PyBytes, PyDict, PyList, PyTuple};
+use whimbrel_core::ack::{AckPolicy, Delivery, Leases};
 use whimbrel_core::calls::{Shape, State, Stop, are_valid, framed};
 use whimbrel_core::hpack::{Decoder, Fields};
-use whimbrel_core::pass::{Answer, Log, Plan, Read, Sends, Topics};
+use whimbrel_core::pass::{ACK, Answer, Log, Methods, Plan, Read, SEND, Topics};
 use whimbrel_core::send::Policy;
 
 use crate::{Keys, guarded};
@@ -81,6 +82,19 @@ impl Topics for Known<'_, '_> {
     }
     fn end(&mut self, topic: &str, queue_id: u32) -> Option<i64> {
         let found = self.topics.call_method1(intern!(self.topics.py(), "end"), (topic, queue_id)).ok()?;
+        found.extract().ok()
+    }
+}
+
+/// What groups hold, as a Python object knows it. An error of it makes an acknowledgement not plain.
+struct Held<'a, 'py> {
+    leases: &'a Bound<'py, PyAny>,
+}
+impl Leases for Held<'_, '_> {
+    fn holds(&mut self, group: &str, topic: &str, delivery: &Delivery) -> Option<usize> {
+        let Delivery { queue_id, epoch, offset, serial } = *delivery;
+        let arguments = (group, topic, queue_id, epoch, offset, serial);
+        let found = self.leases.call_method1(intern!(self.leases.py(), "holds"), arguments).ok()?;
         found.extract().ok()
     }
 }
@@ -275,36 +289,37 @@ impl ParkedAnswers {
     }
 }
 
-/// The plain sends of a broker.
+/// The plain calls of a broker.
 #[pyclass(frozen, module = "whimbrel_fast")]
-pub struct SendCalls {
-    sends: Sends,
+pub struct PlainCalls {
+    methods: Methods,
 }
 
 type Connection = (u32, usize, i64, i64, i64, i64, usize, usize, usize);
 type LogEnd = (i64, usize, i64, i64, Option<usize>, u64);
 
-fn wanted<'py, T: for<'a> FromPyObject<'a, 'py>>(values: &Bound<'py, PyDict>, name: &str) -> PyResult<T> {
+pub fn wanted<'py, T: for<'a> FromPyObject<'a, 'py>>(values: &Bound<'py, PyDict>, name: &str) -> PyResult<T> {
     let found = values.get_item(name)?;
     let found = found.ok_or_else(|| pyo3::exceptions::PyKeyError::new_err(name.to_owned()))?;
     found.extract().map_err(Into::into)
 }
 
 #[pymethods]
-impl SendCalls {
+impl PlainCalls {
     #[new]
     #[pyo3(signature = (**values))]
     fn new(values: Option<&Bound<'_, PyDict>>) -> PyResult<Self> {
-        let none = || pyo3::exceptions::PyTypeError::new_err("SendCalls needs its values");
+        let none = || pyo3::exceptions::PyTypeError::new_err("PlainCalls needs its values");
         let values = values.ok_or_else(none)?;
         let reserved: Vec<Vec<u8>> = wanted(values, "reserved")?;
+        let ok: Vec<u8> = wanted(values, "ok")?;
         let policy = Policy {
             after_id: wanted(values, "after_id")?,
             store_host: wanted(values, "store_host")?,
             reserved: reserved.into_iter().collect(),
             fallback: wanted(values, "fallback")?,
             tracing: wanted(values, "tracing")?,
-            ok: wanted(values, "ok")?,
+            ok: ok.clone(),
             body_max: wanted(values, "body_max")?,
             properties_max: wanted(values, "properties_max")?,
             weight_max: wanted(values, "weight_max")?,
@@ -313,15 +328,27 @@ impl SendCalls {
             messages_max: wanted(values, "messages_max")?,
             entries_max: wanted(values, "entries_max")?,
         };
+        let acks = AckPolicy {
+            handle_begin: wanted(values, "handle_begin")?,
+            ok,
+            ok_3: wanted(values, "ok_3")?,
+            entries_max: wanted(values, "acks_max")?,
+            handle_max: wanted(values, "handle_max")?,
+            offset_max: wanted(values, "offset_max")?,
+            queue_id_max: wanted(values, "queue_id_max")?,
+            attempt_max: wanted(values, "attempt_max")?,
+        };
+        let mut paths = vec![vec![]; 2];
+        (paths[SEND], paths[ACK]) = (wanted(values, "send_path")?, wanted(values, "ack_path")?);
         let shape = Shape {
-            path: wanted(values, "path")?,
+            paths,
             queue_header: wanted(values, "queue_header")?,
             client_header: wanted(values, "client_header")?,
             answer_head: wanted(values, "answer_head")?,
             answer_tail: wanted(values, "answer_tail")?,
         };
         let (indexed, size_bounds) = (wanted(values, "indexed")?, wanted(values, "size_bounds")?);
-        Ok(Self { sends: Sends { policy, shape, indexed, size_bounds } })
+        Ok(Self { methods: Methods { shape, policy, indexed, size_bounds, acks } })
     }
 
     #[allow(clippy::needless_pass_by_value, clippy::too_many_arguments)] // as Python calls it
@@ -332,8 +359,9 @@ impl SendCalls {
         data: &[u8],
         connection: Connection,
         peer: (PyBackedBytes, PyBackedBytes),
-        log: LogEnd,
+        log: Option<LogEnd>,
         topics: &Bound<'py, PyAny>,
+        leases: &Bound<'py, PyAny>,
     ) -> PyResult<Bound<'py, PyTuple>> {
         let state = State {
             last_id: connection.0,
@@ -346,28 +374,34 @@ impl SendCalls {
             frame_max: connection.7,
             block_max: connection.8,
         };
-        let log = Log {
+        let log = log.map(|log| Log {
             end: log.0,
             room: log.1,
             now_ms: log.2,
             born_default_ms: log.3,
             parks_left: log.4,
             unsampled: log.5,
-        };
-        let mut known = Known { topics };
+        });
+        let (mut known, mut held) = (Known { topics }, Held { leases });
         let read = Read { data, state, client: &peer.0, born_host: &peer.1 };
-        let (plan, scan, stop) = guarded(|| self.sends.take(read, &mut decoder.decoder, log, &mut known))?;
+        let taken = guarded(|| self.methods.take(read, &mut decoder.decoder, log, &mut known, &mut held));
+        let (plan, scan, stop) = taken?;
         let (partial, stop, older) = match stop {
             Stop::Partial(needed) => (true, needed, false),
             Stop::Foreign(end, older) => (false, end, older),
+            Stop::Other => (false, scan.at, false),
         };
         let numbers = (scan.at, partial, stop, older, scan.state.last_id, scan.state.send_window);
         let received = state.receive_window - scan.state.receive_window;
         let stranger = scan.stranger.as_ref().map(|client| PyBytes::new(py, client));
-        if plan.answers.is_empty() {
-            return (numbers, received, stranger, py.None()).into_pyobject(py);
-        }
-        (numbers, received, stranger, plan_object(py, plan)?).into_pyobject(py)
+        let plan = if plan.answers.is_empty() {
+            (py.None(), py.None())
+        } else if plan.settled.is_empty() {
+            (plan_object(py, plan)?.into_any().unbind(), py.None())
+        } else {
+            (py.None(), settled_object(py, plan)?.into_any().unbind())
+        };
+        (numbers, received, stranger, plan.0, plan.1).into_pyobject(py)
     }
 }
 
@@ -384,4 +418,11 @@ fn plan_object(py: Python<'_>, plan: Plan) -> PyResult<Bound<'_, PyTuple>> {
     let answers = Answers { frames: plan.frames, answers: plan.answers };
     let records = PyBytes::new(py, &plan.records);
     (records, runs, Keys { keys: plan.keys }, topics, plan.messages, answers).into_pyobject(py)
+}
+
+/// What follows from the acknowledgements of a pass, as a tuple.
+fn settled_object(py: Python<'_>, mut plan: Plan) -> PyResult<Bound<'_, PyTuple>> {
+    let settled: Vec<_> = plan.settled.iter_mut().map(|one| (one.state, one.ranges())).collect();
+    let answers = Answers { frames: plan.frames, answers: plan.answers };
+    (settled, answers).into_pyobject(py)
 }

@@ -4,6 +4,7 @@
 #![deny(unsafe_code)]
 
 mod calls;
+mod deliver;
 mod replica;
 mod views;
 
@@ -127,9 +128,11 @@ fn whimbrel_fast(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("Broken", module.py().get_type::<Broken>())?;
     module.add_class::<Keys>()?;
     module.add_class::<calls::HeaderDecoder>()?;
-    module.add_class::<calls::SendCalls>()?;
+    module.add_class::<calls::PlainCalls>()?;
     module.add_class::<calls::Answers>()?;
     module.add_class::<calls::ParkedAnswers>()?;
+    module.add_class::<deliver::Deliveries>()?;
+    module.add_class::<deliver::PlainRecord>()?;
     module.add_class::<replica::Feeding>()?;
     module.add_class::<replica::Following>()?;
     module.add_function(wrap_pyfunction!(entries, module)?)?;

@@ -1,4 +1,4 @@
-//! The bytes of a connection become calls of one method; the frames of their answers.
+//! The bytes of a connection become calls of a few methods; the frames of their answers.
 //!
 //! `Scan` walks over frames (RFC 9113) from a frame's begin on. It takes calls whose frames are all there and as most
 //! clients send them; it does not judge. Whatever else comes, wrong or only unusual, is *foreign* and Python's.
@@ -31,7 +31,8 @@ const PRIORITIZED_END_HEADERS: u8 = 0x24;
 
 /// Of what calls there are, and what each answer has around its message.
 pub struct Shape {
-    pub path: Vec<u8>,
+    /// Of the methods, by their numbers.
+    pub paths: Vec<Vec<u8>>,
     /// The headers that name a queue, and the client.
     pub queue_header: Vec<u8>,
     pub client_header: Vec<u8>,
@@ -57,10 +58,12 @@ pub struct State {
     pub block_max: usize,
 }
 
-/// A call of the method, whole.
+/// A call of a method, whole.
 #[derive(Debug, PartialEq)]
 pub struct Call<'a> {
     pub id: u32,
+    /// The number of its method.
+    pub method: usize,
     /// What the peer has added to the stream's window.
     pub window: i64,
     pub timeout_s: Option<f64>,
@@ -129,10 +132,13 @@ pub enum Stop {
     Partial(usize),
     /// What is left up to there is Python's; `true`: it may be about a stream that was opened before.
     Foreign(usize, bool),
+    /// What is left begins with calls that are for a pass of their own.
+    Other,
 }
 
-/// What the fields of a call say, as far as it is one of the method.
+/// What the fields of a call say, as far as it is one of a method.
 struct Kind {
+    method: usize,
     timeout_s: Option<f64>,
     queue: Option<u32>,
 }
@@ -145,7 +151,7 @@ pub struct Scan<'a> {
     pub state: State,
     quiet: State, // at the last quiet point
     client: &'a [u8],
-    /// Another client that calls the method: Python is to meet it first.
+    /// Another client that calls a method: Python is to meet it first.
     pub stranger: Option<Vec<u8>>,
     position: usize,
     decoded: usize, // where the frame stands whose block was decoded last
@@ -234,7 +240,13 @@ impl<'a> Scan<'a> {
         Stop::Foreign(self.position, false)
     }
 
-    /// What is Python's when the frame at `position` is not the lane's: up to where a call of the method begins.
+    /// The group is for another pass. The caller puts the decoder back.
+    pub fn other(&mut self) -> Stop {
+        self.state = self.quiet;
+        Stop::Other
+    }
+
+    /// What is Python's when the frame at `position` is not the lane's: up to where a call of a method begins.
     ///
     /// Calls of other methods that follow are Python's as well. The caller puts the decoder back.
     fn foreign(&mut self, end: usize, shape: &Shape, decoder: &mut Decoder, fields: &mut Fields) -> Stop {
@@ -265,7 +277,7 @@ impl<'a> Scan<'a> {
         Stop::Foreign(at, older)
     }
 
-    /// Whether a frame opens a call of the method; `None` where that can't be said.
+    /// Whether a frame opens a call of a method; `None` where that can't be said.
     fn opens_call(
         &mut self,
         frame: &Frame<'_>,
@@ -278,7 +290,7 @@ impl<'a> Scan<'a> {
         Some(kind_of(fields, shape).is_some() && self.is_known(fields, shape))
     }
 
-    /// Whether a call of the method comes from the client whose calls are taken.
+    /// Whether a call of a method comes from the client whose calls are taken.
     fn is_known(&mut self, fields: &Fields, shape: &Shape) -> bool {
         let client = fields.iter().rfind(|(name, _)| *name == shape.client_header).map(|(_, value)| value);
         if let Some(client) = client.filter(|client| *client != self.client) {
@@ -363,6 +375,7 @@ impl<'a> Scan<'a> {
         self.open.push(Call {
             id: frame.id,
             window: 0,
+            method: kind.method,
             timeout_s: kind.timeout_s,
             queue: kind.queue,
             first: &[],
@@ -450,7 +463,7 @@ pub fn are_valid(fields: &Fields) -> bool {
     method && scheme && path
 }
 
-/// What the fields of a call say; `None` where it is none of the method, or an unusual one.
+/// What the fields of a call say; `None` where it is of none of the methods, or an unusual one.
 fn kind_of(fields: &Fields, shape: &Shape) -> Option<Kind> {
     if !are_valid(fields) {
         return None;
@@ -465,14 +478,16 @@ fn kind_of(fields: &Fields, shape: &Shape) -> Option<Kind> {
             _ => {}
         }
     }
-    if path != Some(&shape.path) || !content?.starts_with(b"application/grpc") {
+    let path = path?;
+    let method = shape.paths.iter().position(|one| one == path)?;
+    if !content?.starts_with(b"application/grpc") {
         return None;
     }
     let queue = match queue {
         None => None,
         Some(text) => Some(number(text, 10)?),
     };
-    Some(Kind { timeout_s: timeout.and_then(timeout_s), queue })
+    Some(Kind { method, timeout_s: timeout.and_then(timeout_s), queue })
 }
 
 /// A number of at most so many digits.
@@ -531,7 +546,7 @@ mod tests {
 
     fn shape() -> Shape {
         Shape {
-            path: b"/p".to_vec(),
+            paths: vec![b"/p".to_vec()],
             queue_header: b"q".to_vec(),
             client_header: b"c".to_vec(),
             answer_head: vec![],

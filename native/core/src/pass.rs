@@ -1,12 +1,17 @@
-//! One pass: from the bytes of a read to all that follows from its plain sends, with nothing written yet.
+//! One pass: from the bytes of a read to all that follows from its plain calls, with nothing written yet.
 //!
 //! ```text
-//! bytes -> groups of calls (`calls`) -> messages (`send`) -> records, queue entries, keys, frames of the answers
+//! bytes -> groups of calls (`calls`) -> messages (`send`)      -> records, queue entries, keys    } and frames of
+//!                                    -> deliveries (`ack`)     -> what is done of which queue     } the answers
 //! ```
 //!
-//! A pass knows where the log and the queues end, and writes into buffers of its own. Whoever has room for all of it
-//! writes it to the log and the queues; else the pass is dropped, the decoder put back, and Python has the same bytes.
+//! A pass takes sends or acknowledgements, whatever comes first, up to the first call of the other kind. It knows where
+//! the log and the queues end and what is held, and writes into buffers of its own. Whoever has room for all of it
+//! writes it down; else the pass is dropped, the decoder put back, and Python has the same bytes.
 
+use std::collections::HashMap;
+
+use crate::ack::{self, AckPolicy, Leases};
 use crate::calls::{Call, Scan, Shape, State, Stop, framed, put_answer_head, put_answer_tail};
 use crate::hash::topic_hash;
 use crate::hpack::{Decoder, Fields};
@@ -15,6 +20,9 @@ use crate::send::{Message, Place, Policy, Topic, answer_size, put_answer, read};
 
 const TOPICS_MAX: usize = 64; // of one pass, and queues: they are searched one by one
 const RUNS_MAX: usize = 256;
+/// The methods by their numbers, as in `Shape::paths`.
+pub const SEND: usize = 0;
+pub const ACK: usize = 1;
 
 /// What topics there are.
 pub trait Topics {
@@ -77,9 +85,28 @@ pub struct Answer {
     pub timeout_s: Option<f64>,
 }
 
-/// All that follows from the plain sends of a read.
+/// Offsets of a queue that are done.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Settled {
+    /// As `Leases` numbers it.
+    pub state: usize,
+    pub offsets: Vec<i64>,
+}
+
+impl Settled {
+    /// What is done as ranges, the lowest first.
+    pub fn ranges(&mut self) -> Vec<(i64, i64)> {
+        self.offsets.sort_unstable();
+        self.offsets.dedup();
+        let together = self.offsets.chunk_by(|one, next| *one + 1 == *next);
+        together.map(|some| (some[0], some[some.len() - 1] + 1)).collect()
+    }
+}
+
+/// All that follows from the plain calls of a read: from sends, or from acknowledgements.
 #[derive(Default)]
 pub struct Plan {
+    pub settled: Vec<Settled>,
     pub records: Vec<u8>,
     pub runs: Vec<Run>,
     pub keys: Vec<Keyed>,
@@ -87,6 +114,32 @@ pub struct Plan {
     pub frames: Vec<u8>,
     pub answers: Vec<Answer>,
     pub messages: u64,
+}
+
+impl Plan {
+    /// Add an answer whose message `put` writes, of `size` bytes.
+    fn answer(
+        &mut self,
+        shape: &Shape,
+        call: &Call<'_>,
+        size: usize,
+        end: i64,
+        put: impl FnOnce(&mut Vec<u8>),
+    ) {
+        let (id, begin) = (call.id, self.frames.len());
+        put_answer_head(shape, id, size, &mut self.frames);
+        let message = self.frames.len();
+        put(&mut self.frames);
+        put_answer_tail(shape, id, &mut self.frames);
+        let (window, timeout_s) = (call.window, call.timeout_s);
+        self.answers.push(Answer { id, begin, message, message_size: size, end, window, timeout_s });
+    }
+}
+
+/// What is left of the connection's window behind an answer of so many bytes of data; `None` where it does not fit.
+fn fitting(size: usize, call: &Call<'_>, state: &State, window: i64) -> Option<i64> {
+    let most = window.min(state.peer_window + call.window);
+    (size <= state.peer_frame && size as i64 <= most).then(|| window - size as i64)
 }
 
 /// What a connection has brought.
@@ -101,12 +154,13 @@ pub struct Read<'a> {
 }
 
 /// What is the same for all passes.
-pub struct Sends {
-    pub policy: Policy,
+pub struct Methods {
     pub shape: Shape,
+    pub policy: Policy,
     pub indexed: bool,
     /// Bounds of a histogram of record sizes, rising.
     pub size_bounds: Vec<usize>,
+    pub acks: AckPolicy,
 }
 
 /// A request whose records have room.
@@ -120,54 +174,107 @@ struct Request<'a> {
 }
 
 /// The state of a pass.
-struct Pass<'a, T: Topics> {
-    sends: &'a Sends,
+struct Pass<'a, T: Topics, L: Leases> {
+    methods: &'a Methods,
     read: Read<'a>,
     topics: &'a mut T,
-    log: Log,
+    leases: &'a mut L,
+    log: Option<Log>,
+    settled: HashMap<usize, usize>, // where in the plan a state's offsets are
     plan: Plan,
 }
 
-impl Sends {
-    /// Take the plain sends at the begin of a read; the plan, where the scan stopped, and why.
-    pub fn take<'a, T: Topics>(
+impl Methods {
+    /// Take the plain calls at the begin of a read; the plan, where the scan stopped, and why.
+    ///
+    /// Without a `log` no sends are taken.
+    pub fn take<'a, T: Topics, L: Leases>(
         &'a self,
         read: Read<'a>,
         decoder: &mut Decoder,
-        log: Log,
+        log: Option<Log>,
         topics: &'a mut T,
+        leases: &'a mut L,
     ) -> (Plan, Scan<'a>, Stop) {
-        let mut pass = Pass { sends: self, read, topics, log, plan: Plan::default() };
+        let mut pass =
+            Pass { methods: self, read, topics, leases, log, settled: HashMap::new(), plan: Plan::default() };
         let mut scan = Scan::new(read.data, read.state, read.client);
-        let (mut calls, mut fields) = (vec![], Fields::default());
+        let (mut calls, mut fields, mut begun) = (vec![], Fields::default(), None);
         loop {
             let mark = decoder.mark();
-            match scan.group(&self.shape, decoder, &mut fields, &mut calls) {
-                Ok(()) if pass.store(&calls, &mut scan.state).is_some() => scan.taken(),
-                Ok(()) => {
-                    decoder.undo(mark);
-                    let stop = scan.refused();
-                    return (pass.plan, scan, stop);
-                }
-                Err(stop) => return (pass.plan, scan, stop),
+            if let Err(stop) = scan.group(&self.shape, decoder, &mut fields, &mut calls) {
+                return (pass.plan, scan, stop);
             }
+            let method = calls[0].method;
+            let alike = calls.iter().all(|call| call.method == method);
+            let stop = if alike && begun.is_some_and(|before| before != method) {
+                scan.other()
+            } else if alike && pass.add(method, &calls, &mut scan.state).is_some() {
+                begun = Some(method);
+                scan.taken();
+                continue;
+            } else {
+                scan.refused()
+            };
+            decoder.undo(mark);
+            return (pass.plan, scan, stop);
         }
     }
 }
 
-impl<T: Topics> Pass<'_, T> {
-    /// Add a group to the plan; `None`, and nothing added, where one of its calls is not plain.
-    fn store(&mut self, calls: &[Call<'_>], state: &mut State) -> Option<()> {
-        let policy = &self.sends.policy;
+impl<T: Topics, L: Leases> Pass<'_, T, L> {
+    /// Add a group of calls of a method to the plan; `None`, and nothing added, where one of them is not plain.
+    fn add(&mut self, method: usize, calls: &[Call<'_>], state: &mut State) -> Option<()> {
+        if method == ACK {
+            return self.settle(calls, state);
+        }
+        let mut log = self.log?;
+        self.store(calls, state, &mut log)?;
+        self.log = Some(log);
+        Some(())
+    }
+
+    /// Add a group of acknowledgements to the plan.
+    fn settle(&mut self, calls: &[Call<'_>], state: &mut State) -> Option<()> {
+        let Methods { acks: policy, shape, .. } = self.methods;
+        let (mut window, mut deliveries) = (state.send_window, vec![]);
+        let mut requests = Vec::with_capacity(calls.len());
+        for call in calls {
+            let request = ack::read(call.message()?, policy)?;
+            for one in &request.deliveries {
+                deliveries.push((self.leases.holds(request.group, request.topic, one)?, one.offset));
+            }
+            let size = request.answer_size(policy);
+            window = fitting(framed(size), call, state, window)?;
+            requests.push((call, request, size));
+        }
+        for (state, offset) in deliveries {
+            let number = *self.settled.entry(state).or_insert_with(|| {
+                self.plan.settled.push(Settled { state, offsets: vec![] });
+                self.plan.settled.len() - 1
+            });
+            self.plan.settled[number].offsets.push(offset);
+        }
+        state.send_window = window;
+        state.streams_left = state.streams_left.saturating_sub(calls.len());
+        for (call, request, size) in requests {
+            self.plan.answer(shape, call, size, 0, |frames| request.put_answer(policy, frames));
+        }
+        Some(())
+    }
+
+    /// Add a group of sends to the plan.
+    fn store(&mut self, calls: &[Call<'_>], state: &mut State, log: &mut Log) -> Option<()> {
+        let policy = &self.methods.policy;
         let (mut messages, mut sizes, mut requests) = (vec![], vec![], Vec::with_capacity(calls.len()));
-        let waits = self.log.parks_left.is_some();
-        if self.log.parks_left.is_some_and(|left| left < calls.len()) {
+        let waits = log.parks_left.is_some();
+        if log.parks_left.is_some_and(|left| left < calls.len()) {
             return None;
         }
         let turns: Vec<u64> = self.plan.topics.iter().map(|topic| topic.turn).collect();
         let (known, runs) = (self.plan.topics.len(), self.plan.runs.len());
         let done = (|| {
-            let mut room = self.log.room - self.plan.records.len();
+            let mut room = log.room - self.plan.records.len();
             let mut window = state.send_window;
             for call in calls {
                 let begin = messages.len();
@@ -178,7 +285,7 @@ impl<T: Topics> Pass<'_, T> {
                 for message in some {
                     let topic = &self.plan.topics[topic].topic;
                     let size =
-                        message.record_size(policy, topic, self.read.born_host, self.log.born_default_ms)?;
+                        message.record_size(policy, topic, self.read.born_host, log.born_default_ms)?;
                     room = room.checked_sub(size)?;
                     sizes.push(size);
                 }
@@ -186,18 +293,14 @@ impl<T: Topics> Pass<'_, T> {
                 let run = self.run(topic, queue_id)?;
                 let first = self.plan.runs[run].next;
                 self.plan.runs[run].next = first.checked_add(some.len() as i64)?;
-                let size = framed(answer_size(policy, some, first));
-                let most = state.peer_window + call.window;
-                if size > state.peer_frame || size as i64 > most.min(window) {
-                    return None;
-                }
+                let left = fitting(framed(answer_size(policy, some, first)), call, state, window)?;
                 if !waits {
-                    window -= size as i64;
+                    window = left;
                 }
                 let messages = begin..begin + some.len();
                 requests.push(Request { messages, topic, queue_id, first, sizes_at, call });
             }
-            (messages.len() as u64 <= self.log.unsampled).then_some(window)
+            (messages.len() as u64 <= log.unsampled).then_some(window)
         })();
         let Some(window) = done else {
             self.plan.topics.truncate(known);
@@ -211,20 +314,20 @@ impl<T: Topics> Pass<'_, T> {
             return None;
         };
         state.send_window = window;
-        self.log.unsampled -= messages.len() as u64;
-        if let Some(left) = &mut self.log.parks_left {
+        log.unsampled -= messages.len() as u64;
+        if let Some(left) = &mut log.parks_left {
             *left -= calls.len();
         }
         state.streams_left = state.streams_left.saturating_sub(calls.len()); // as in Python, where all streams of a read are open until its end
         for request in requests {
-            self.write(&request, &messages[request.messages.clone()], &sizes);
+            self.write(&request, &messages[request.messages.clone()], &sizes, log);
         }
         Some(())
     }
 
     /// Write a request's records, entries and keys, and the frames of its answer.
-    fn write(&mut self, request: &Request<'_>, messages: &[Message<'_>], sizes: &[usize]) {
-        let Sends { policy, shape, indexed, size_bounds } = self.sends;
+    fn write(&mut self, request: &Request<'_>, messages: &[Message<'_>], sizes: &[usize], log: &mut Log) {
+        let Methods { policy, shape, indexed, size_bounds, .. } = self.methods;
         let plan = &mut self.plan;
         let number =
             plan.runs.iter().position(|run| (run.topic, run.queue_id) == (request.topic, request.queue_id));
@@ -234,12 +337,12 @@ impl<T: Topics> Pass<'_, T> {
             messages.iter().zip(&sizes[request.sizes_at..]).zip(request.first..)
         {
             let place = Place {
-                physical_offset: self.log.end,
+                physical_offset: log.end,
                 size: *size,
                 queue_id: request.queue_id as i32,
                 queue_offset,
-                now_ms: self.log.now_ms,
-                born_default_ms: self.log.born_default_ms,
+                now_ms: log.now_ms,
+                born_default_ms: log.born_default_ms,
             };
             let put = message
                 .put_record(policy, &sent.topic, self.read.born_host, place, &mut plan.records)
@@ -250,25 +353,14 @@ impl<T: Topics> Pass<'_, T> {
             }
             sent.counts[size_bounds.partition_point(|bound| *bound < *size)] += 1;
             sent.bytes += *size as u64;
-            self.log.end += *size as i64;
+            log.end += *size as i64;
         }
         let tags = run.entries.last_chunk::<8>().expect("an entry has 20 bytes");
         run.tags = i64::from_be_bytes(*tags);
         plan.messages += messages.len() as u64;
         let size = answer_size(policy, messages, request.first);
-        let begin = plan.frames.len();
-        put_answer_head(shape, request.call.id, size, &mut plan.frames);
-        let message = plan.frames.len();
-        put_answer(policy, messages, request.first, &mut plan.frames);
-        put_answer_tail(shape, request.call.id, &mut plan.frames);
-        plan.answers.push(Answer {
-            id: request.call.id,
-            begin,
-            message,
-            message_size: size,
-            end: self.log.end,
-            window: request.call.window,
-            timeout_s: request.call.timeout_s,
+        plan.answer(shape, request.call, size, log.end, |frames| {
+            put_answer(policy, messages, request.first, frames);
         });
     }
 
@@ -287,7 +379,7 @@ impl<T: Topics> Pass<'_, T> {
         self.plan.topics.push(Sent {
             name: name.to_owned(),
             turn,
-            counts: vec![0; self.sends.size_bounds.len() + 1],
+            counts: vec![0; self.methods.size_bounds.len() + 1],
             bytes: 0,
             queues,
             topic: Topic { field, hash },

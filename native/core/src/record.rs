@@ -3,9 +3,10 @@
 //! All integers are big-endian. B and S are the lengths of the hosts, 8 for IPv4 and 20 for IPv6.
 //!
 //! ```text
-//! 0   i32 size        12  i32 queue id       28  i64 physical offset   48+B  i64 store timestamp
-//! 4   u32 magic       20  i64 queue offset   36  i32 system flag       68+B+S  i32 body length, then the body,
-//!                                                                      u8 (V2: u16) and topic, u16 and properties
+//! 0   i32 size        20  i64 queue offset      40    i64 born timestamp, host   60+B+S  i64 prepared offset
+//! 4   u32 magic       28  i64 physical offset   48+B  i64 store timestamp, host  68+B+S  i32 body length, then the
+//! 8   u32 body CRC    36  i32 system flag       56+B+S  i32 reconsume times      body, u8 (V2: u16) and topic,
+//! 12  i32 queue id                                                               u16 and properties
 //! ```
 
 pub const MAGIC_V1: u32 = 0xDAA3_20A7;
@@ -26,9 +27,18 @@ pub struct Record<'a> {
     pub queue_offset: i64,
     pub physical_offset: i64,
     pub sys_flag: i32,
+    pub born_time_ms: i64,
+    /// Address and port, 8 or 20 bytes.
+    pub born_host: &'a [u8],
     pub store_time_ms: i64,
+    pub store_host: &'a [u8],
+    pub reconsume_times: i32,
+    pub body_crc: u32,
+    pub body: &'a [u8],
     pub topic: &'a [u8],
     pub properties: &'a [u8],
+    /// What the length field says.
+    pub properties_length: usize,
 }
 
 impl Record<'_> {
@@ -88,7 +98,7 @@ fn whole(record: &[u8], magic: u32) -> Option<Record<'_>> {
     let born = if sys_flag & BORN_V6 == 0 { 8 } else { 20 };
     let store = if sys_flag & STORE_V6 == 0 { 8 } else { 20 };
     let body = usize::try_from(i32_at(record, 68 + born + store)?).ok()?;
-    let rest = record.get(72 + born + store..)?.get(body..)?;
+    let (body, rest) = record.get(72 + born + store..)?.split_at_checked(body)?;
     let (topic, rest) = if magic == MAGIC_V1 {
         let (length, rest) = rest.split_first()?;
         rest.split_at_checked(usize::from(*length))?
@@ -96,16 +106,23 @@ fn whole(record: &[u8], magic: u32) -> Option<Record<'_>> {
         let (length, rest) = rest.split_first_chunk::<2>()?;
         rest.split_at_checked(usize::from(u16::from_be_bytes(*length)))?
     };
-    let properties = rest.get(2..)?;
+    let (length, properties) = rest.split_first_chunk::<2>()?;
     Some(Record {
         size: record.len(),
         queue_id: i32_at(record, 12)?,
         queue_offset: i64_at(record, 20)?,
         physical_offset: i64_at(record, 28)?,
         sys_flag,
+        born_time_ms: i64_at(record, 40)?,
+        born_host: record.get(48..48 + born)?,
         store_time_ms: i64_at(record, 48 + born)?,
+        store_host: record.get(56 + born..56 + born + store)?,
+        reconsume_times: i32_at(record, 56 + born + store)?,
+        body_crc: field(record, 8).map(u32::from_be_bytes)?,
+        body,
         topic,
         properties,
+        properties_length: usize::from(u16::from_be_bytes(*length)),
     })
 }
 

@@ -63,7 +63,7 @@ pub struct Message<'a> {
 }
 
 /// Take note of a field that may be there once.
-fn once(seen: &mut u32, number: u32) -> Option<()> {
+pub(crate) fn once(seen: &mut u32, number: u32) -> Option<()> {
     let bit = 1 << number;
     if *seen & bit != 0 {
         return None;
@@ -81,7 +81,7 @@ fn blank(text: &str) -> bool {
 }
 
 /// Read a message's topic.
-fn resource(mut reader: Reader<'_>) -> Option<&str> {
+pub(crate) fn resource(mut reader: Reader<'_>) -> Option<&str> {
     let (mut seen, mut name) = (0, "");
     while !reader.is_done() {
         match reader.varint()? {

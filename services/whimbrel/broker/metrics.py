@@ -159,6 +159,18 @@ def lane_metrics(lane: Lane) -> list[Family]:
             help="Messages of producers that the compiled lane has stored.",
             read=lambda: [((), lane.messages)],
         ),
+        Family(
+            name="whimbrel_lane_delivered",
+            type="counter",
+            help="Messages for consumers that the compiled lane has made from the log.",
+            read=lambda: [((), lane.delivered)],
+        ),
+        Family(
+            name="whimbrel_lane_acknowledged",
+            type="counter",
+            help="Messages that consumers have acknowledged by the compiled lane.",
+            read=lambda: [((), lane.acknowledged)],
+        ),
     ]
 
 

@@ -8,6 +8,7 @@ index where they lag behind the log (`rebuild.py`).
 import abc
 import errno
 import logging
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
@@ -28,6 +29,7 @@ from whimbrel.store.consumequeue import ConsumeQueue, Unit
 from whimbrel.store.dispatch import Arrival, Dispatcher
 from whimbrel.store.index import Index
 from whimbrel.store.indexer import Indexer
+from whimbrel.store.lane_messages import LaneMessages
 from whimbrel.store.lane_passes import LanePasses
 from whimbrel.store.mark_writer import MarkWriter
 from whimbrel.store.mending import mend_queues
@@ -84,6 +86,7 @@ class MessageStore(abc.ABC):
         self.delays_ms = parse_delay_levels(options.delay_levels)
         self.queues = ConsumeQueues(root, options.consumequeue_file_size, machine.files)
         passes = self.passes = LanePasses(machine.lane, page)
+        self.lane_messages = LaneMessages(passes, read_range)
         self.dispatcher = Dispatcher(self.queues, self.delays_ms, passes)
         self.dispatcher.log_begin = lambda: self.min_offset
         self.index = Index(root, options, machine, passes)
@@ -337,6 +340,10 @@ class MessageStore(abc.ABC):
         if stored != size or place != physical_offset or (magic != MAGIC_V1 and magic != MAGIC_V2):
             raise CorruptRecord(f"no record of {size} bytes at {physical_offset}")
         return data
+
+    def read_plain(self, units: Sequence[Unit]) -> list[StoredMessage | None]:
+        """Return the messages of queue entries, None for those that are to be read one by one; [] for all."""
+        return self.lane_messages.read(units)
 
     def offset_by_time(self, topic: str, queue_id: int, timestamp_ms: int) -> int:
         """Return the first offset whose record was stored at or after a time, else the queue's end.

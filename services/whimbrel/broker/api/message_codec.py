@@ -8,7 +8,7 @@ and encoding describe the body as it is stored and sent, compressed or not.
 from hashlib import md5
 from typing import Any
 
-from whimbrel.broker.api.response_bytes import HIDDEN
+from whimbrel.model.delivered import HIDDEN
 from whimbrel.model.limits import TIME_MS_MAX
 from whimbrel.model.properties import (
     BORN_HOST,

@@ -34,7 +34,7 @@ def messaging_service(
     clients: Clients,
     special: Mapping[str, Handle],
     clock: Callable[[], float],
-    send_lane: CallLane | None = None,
+    call_lane: CallLane | None = None,
 ) -> Service:
     """Return the service for the transport.
 
@@ -43,7 +43,7 @@ def messaging_service(
         clients: the known clients.
         special: the calls about messages that are not plain ones, by name.
         clock: seconds of the monotonic clock.
-        send_lane: takes plain sends.
+        call_lane: takes plain sends and acknowledgements.
     """
 
     def with_client(handle: Handle) -> Handle:
@@ -75,7 +75,7 @@ def messaging_service(
             unary("Heartbeat", sessions.heartbeat),
             unary("NotifyClientTermination", sessions.terminate),
             BidiMethod("Telemetry", messaging.TelemetryCommand, sessions.open_telemetry),
-            unary("SendMessage", sends.send, send_lane),
+            unary("SendMessage", sends.send, call_lane),
             ServerStreamMethod(
                 "ReceiveMessage",
                 messaging.ReceiveMessageRequest,

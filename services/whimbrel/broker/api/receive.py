@@ -14,6 +14,7 @@ import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import groupby
 from random import randrange
 from typing import Any, Literal
 
@@ -42,9 +43,10 @@ from whimbrel.model.topic import GroupConfig, MessageType, TopicConfig
 from whimbrel.model.wire import CLIENT_ID_HEADER, SUGGESTION_TRAILER
 from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as v2
 from whimbrel.pb.apache.rocketmq.v2 import service_pb2 as messaging
-from whimbrel.rpc.server.handlers import Call, Encoded
+from whimbrel.rpc.server.handlers import Call, Encoded, EncodedMany
 from whimbrel.rpc.server.responses import OK, common_status, namespace_of, status_of
 from whimbrel.store.codec import StoredMessage
+from whimbrel.store.lane_messages import LaneMessage, LaneMessages
 
 __all__ = ["ReadSplitting", "ReceiveService"]
 
@@ -93,8 +95,10 @@ class ReceiveService:
         master: bool,
         clock: Callable[[], int],
         priority_order_asc: bool = True,
+        lane_messages: LaneMessages | None = None,
     ) -> None:
         """Take what is needed; a slave makes no groups, its table is its master's."""
+        self.lane_messages = lane_messages
         self.priority_order_asc = priority_order_asc
         self.topics, self.groups = topics, groups
         self.receiving, self.settling = consumption.receiving, consumption.settling
@@ -215,10 +219,28 @@ class ReceiveService:
         """Return the answer to a receive."""
         response = messaging.ReceiveMessageResponse
         frames: list[Any] = [response(status=OK if messages else NOTHING)]
-        frames += [
-            with_message(response, one.message, namespace, one.handle, one.attempt) for one in messages
-        ]
+        found = [(one.message, one.handle, one.attempt) for one in messages]
+        frames += self.with_messages(response, found, namespace)
         frames.append(response(delivery_timestamp=timestamp(self.clock())))
+        return frames
+
+    def with_messages(
+        self, response: type[Any], found: list[tuple[StoredMessage, str, int]], namespace: str
+    ) -> list[Any]:
+        """Return responses with messages, handles and attempts; the lane makes those that it has read."""
+        frames: list[Any] = []
+        for record, group in groupby(found, key=is_of_lane):
+            some = list(group)
+            if record and self.lane_messages is not None:
+                wanted = [(message.record, handle, attempt) for message, handle, attempt in some]  # type: ignore[attr-defined]  # all are LaneMessages
+                framed = self.lane_messages.responses(wanted, namespace)
+                if framed is not None:
+                    frames.append(EncodedMany(framed))
+                    continue
+            frames += [
+                with_message(response, message, namespace, handle, attempt)
+                for message, handle, attempt in some
+            ]
         return frames
 
     def receive_failed(self, call: Call, error: Exception) -> list[Any]:
@@ -290,9 +312,8 @@ class ReceiveService:
             call.trailers.append((SUGGESTION_TRAILER, str(self.splitting.suggest(group, last))))
             response = messaging.PullMessageResponse
             frames: list[Any] = [response(status=OK)]
-            frames += [
-                with_message(response, message, namespace, attempt=attempt_of(message)) for message in found
-            ]
+            attempts = [(message, "", attempt_of(message)) for message in found]
+            frames += self.with_messages(response, attempts, namespace)
             frames.append(response(next_offset=pulled.next_offset))
             return frames
 
@@ -338,6 +359,12 @@ class ReceiveService:
         at_ms = request.timestamp.seconds * 1000 + request.timestamp.nanos // 1_000_000
         offset = self.positions.query_offset(topic.name, queue_id, policy, at_ms)
         return messaging.QueryOffsetResponse(status=OK, offset=offset)
+
+
+def is_of_lane(found: tuple[StoredMessage, str, int]) -> bool:
+    """Tell whether the lane has read a message, and nobody has changed it."""
+    message = found[0]
+    return type(message) is LaneMessage and message.record is not None
 
 
 def with_message(

@@ -14,22 +14,9 @@ from functools import lru_cache
 from hashlib import md5
 from typing import Any
 
+from whimbrel.model.delivered import HIDDEN, RARE
 from whimbrel.model.limits import TIME_MS_MAX
-from whimbrel.model.names import RESERVED_PROPERTY_KEYS
-from whimbrel.model.properties import (
-    BORN_HOST,
-    DELAY,
-    DLQ_ORIGIN_TOPIC,
-    KEYS,
-    PRIORITY,
-    SHARDING_KEY,
-    TAGS,
-    TIMER_DELAY_MS,
-    TIMER_DELAY_SEC,
-    TIMER_DELIVER_MS,
-    TRAN_MSG,
-    UNIQ_KEY,
-)
+from whimbrel.model.properties import BORN_HOST, KEYS, TAGS, UNIQ_KEY
 from whimbrel.model.trace import CONTEXT_PROPERTY
 from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as v2
 from whimbrel.pb.apache.rocketmq.v2 import service_pb2 as messaging
@@ -37,21 +24,7 @@ from whimbrel.rpc.server.handlers import Encoded
 from whimbrel.rpc.server.responses import OK
 from whimbrel.store.codec import COMPRESSED, StoredMessage
 
-__all__ = ["HIDDEN", "ack_answer", "message_frame", "send_answer", "varint"]
-
-# Properties that are fields of their own, or RocketMQ's bookkeeping without being reserved.
-HIDDEN = RESERVED_PROPERTY_KEYS | {
-    SHARDING_KEY,
-    CONTEXT_PROPERTY,
-    "TRANSACTION_CHECK_TIMES",
-    "CHECK_IMMUNITY_TIME_IN_SECONDS",
-    "__transactionId__",
-    "INNER_NUM",
-    "INNER_BASE",
-    "INNER_MULTI_DISPATCH",
-    "PROPERTY_FORWARD_QUEUE_ID",
-    "REDIRECT",
-}
+__all__ = ["OK_FIELD", "OK_FIELD_3", "ack_answer", "message_frame", "send_answer", "varint"]
 
 SMALL = tuple(bytes((value,)) for value in range(128))
 OK_FIELD = messaging.SendMessageResponse(status=OK).SerializeToString()  # field 1; the same in all responses
@@ -128,11 +101,6 @@ def text_part(text: str) -> bytes:
     return varint(len(data)) + data
 
 
-# Properties of messages that are not plain ones: the library encodes those.
-RARE = frozenset((
-    SHARDING_KEY, TIMER_DELIVER_MS, DELAY, TIMER_DELAY_MS, TIMER_DELAY_SEC, TRAN_MSG, PRIORITY,
-    DLQ_ORIGIN_TOPIC,
-))  # fmt: skip
 DIGEST = b"\x22\x24\x08\x02\x12\x20"  # head of the field: 36 bytes, type MD5, 32 digits
 # Body encoding, message type, tag of the field born_timestamp.
 PLAIN, ZIPPED = b"\x28\x01\x30\x01\x3a", b"\x28\x02\x30\x01\x3a"
@@ -143,7 +111,8 @@ def message_frame(
 ) -> bytes | None:
     """Return the response that carries a plain message; None for one that is not plain.
 
-    The fields and arguments are those of `message_codec.delivered`.
+    The fields and arguments are those of `message_codec.delivered`. The compiled lane's are the same
+    (`deliver.rs` in `native/core`).
     """
     properties = stored.properties
     if not RARE.isdisjoint(properties):

@@ -19,7 +19,7 @@ from urllib.parse import quote, unquote
 from whimbrel.broker.consume.lease_codec import ATTEMPT_MAX, OFFSET_MAX, QUEUE_ID_MAX
 from whimbrel.errors import InvalidReceiptHandle
 
-__all__ = ["RECEIPT_CHARS_MAX", "ReceiptHandle", "receipt_prefix"]
+__all__ = ["RECEIPT_CHARS_MAX", "ReceiptHandle", "handle_begin", "receipt_prefix"]
 
 # With the longest names allowed a handle has fewer than 900 characters. The bound makes junk cheap to refuse.
 RECEIPT_CHARS_MAX = 2048
@@ -75,5 +75,9 @@ class ReceiptHandle(NamedTuple):
 
 def receipt_prefix(broker_name: str, group: str, topic: str, queue_id: int) -> str:
     """Return the part that all handles of one group's queue share, with the colon before the epoch."""
-    names = ":".join(quote(name, safe="") for name in (broker_name, group, topic))
-    return f"{VERSION}:{names}:{queue_id:x}:"
+    return f"{handle_begin(broker_name)}{quote(group, safe='')}:{quote(topic, safe='')}:{queue_id:x}:"
+
+
+def handle_begin(broker_name: str) -> str:
+    """Return how all handles of a broker begin, with the colon before the group."""
+    return f"{VERSION}:{quote(broker_name, safe='')}:"

@@ -4,6 +4,9 @@
          |                        |          |         |
          '--- filtered out        '- gone    '- corrupt '--- filtered out
 
+With the compiled lane, several records are read and checked at once (`RecordSource.read_plain`), as many as
+may still get into the answer; what it leaves out is read one by one.
+
 The scan returns what each entry is, in the order of the queue. What that means is the caller's decision: a
 receive holds a message and finishes what is filtered out, a pull just goes on.
 """
@@ -46,6 +49,7 @@ class RecordSource(Protocol):
     def queue_range(self, topic: str, queue_id: int) -> tuple[int, int]: ...
     def queue_units(self, topic: str, queue_id: int, offset: int, count: int) -> list[Unit]: ...
     def read(self, physical_offset: int, size: int) -> bytes: ...
+    def read_plain(self, units: Sequence[Unit]) -> list[StoredMessage | None]: ...
     def offset_by_time(self, topic: str, queue_id: int, timestamp_ms: int) -> int: ...
 
 
@@ -100,6 +104,8 @@ class Scan:
         # The size up to which the next message fits.
         limit = NO_ROOM if room <= 0 else ANY_SIZE if room == self.batch else bytes_left
         messages: list[StoredMessage] = []  # from `start` to `offset`
+        ahead: dict[int, StoredMessage] = {}  # messages that were read already, by place
+        ahead_end = first
         begin = start = offset = first
         for physical_offset, size, code in units:
             if size > limit:
@@ -108,8 +114,11 @@ class Scan:
             if not all_wanted and code not in may_match:
                 may_match[code] = wanted.admits_code(code)
             if all_wanted or may_match[code]:
+                if offset >= ahead_end:
+                    ahead, count = self.read_ahead(units[offset - first :], may_match, limit, room)
+                    ahead_end = offset + count
                 try:
-                    found = decode_record(read(physical_offset, size))
+                    found = ahead.get(physical_offset) or decode_record(read(physical_offset, size))
                 except (IllegalOffset, CorruptRecord) as error:
                     if messages:
                         pieces.append((begin, start, offset, units, start - first, messages))
@@ -137,6 +146,38 @@ class Scan:
             pieces.append((begin, start, offset, units, start - first, messages))
         self.room, self.bytes_left = room, bytes_left
         return offset
+
+    def read_ahead(
+        self, units: Sequence[Unit], may_match: dict[int, bool], limit: int, room: int
+    ) -> tuple[dict[int, StoredMessage], int]:
+        """Read at once what may get into the answer, as far as the lane does that.
+
+        Args:
+            units: from the first one on, which is wanted. may_match: by tags code, as far as that is known.
+            limit: the size up to which the next message fits. room: messages that still fit.
+
+        Returns:
+            Messages by place, and how many of the entries were looked at.
+        """
+        wanted = self.filter
+        all_wanted = wanted.admits_all
+        chosen: list[Unit] = []
+        count, left = 0, max(min(limit, ANSWER_BYTES_MAX), units[0][1])
+        for unit in units:
+            _, size, code = unit
+            if not all_wanted and code not in may_match:
+                may_match[code] = wanted.admits_code(code)
+            if all_wanted or may_match[code]:
+                if size > left or len(chosen) >= room:
+                    break
+                left -= size
+                chosen.append(unit)
+            count += 1
+        messages = self.store.read_plain(chosen)
+        if not messages:
+            return {}, len(units)  # there is no lane
+        found = {unit[0]: message for unit, message in zip(chosen, messages, strict=True) if message}
+        return found, count
 
     def leave_out(self, message: StoredMessage) -> None:
         """Take a message out of the answer again."""

@@ -73,12 +73,21 @@ class Settling:
             results.append(None)
             if standing is not Standing.FINISHED:
                 changes.append((state, handle.offset, handle.offset + 1, None))
-                # Polls may wait because the group holds as many messages as it may.
-                if len(state.leases) >= state.full_at:
-                    self.wakeups.wake(state.topic)
         if changes:
-            self.lease_store.commit(changes)
+            self.finish(changes)
         return results
+
+    def finish(self, changes: list[Change]) -> None:
+        """Mark messages done.
+
+        Raises:
+            StoreFull: it can't be written down; nothing was done.
+        """
+        for state, *_ in changes:
+            # Polls may wait because the group holds as many messages as it may.
+            if len(state.leases) >= state.full_at:
+                self.wakeups.wake(state.topic)
+        self.lease_store.commit(changes)
 
     def change_invisible(
         self, group: str, topic: str, handle_text: str, invisible_ms: int, *, suspend: bool = False

@@ -11,8 +11,8 @@ from typing import ClassVar
 
 from whimbrel.broker.addresses import ha_address
 from whimbrel.broker.api.admin import ReplicationView, SlaveView
+from whimbrel.broker.api.broker_lane import BrokerLane
 from whimbrel.broker.api.dead_letters import DeadLetterService
-from whimbrel.broker.api.lane_sends import LaneSends
 from whimbrel.broker.api.message_groups import MessageGroups
 from whimbrel.broker.api.messaging import Handle
 from whimbrel.broker.api.recall import RecallService
@@ -23,6 +23,7 @@ from whimbrel.broker.cluster.leadership import Leadership
 from whimbrel.broker.cluster.metadata import ROUND_S, MetadataSource
 from whimbrel.broker.cluster.replica_service import LeaseStreams, MetadataWatches, replica_service
 from whimbrel.broker.cluster.write_admission import WriteAdmission
+from whimbrel.broker.consume.lane_acks import LaneAcks
 from whimbrel.broker.metrics import MESSAGE_BYTES, master_metrics, transaction_metrics
 from whimbrel.broker.options import BrokerOptions
 from whimbrel.broker.produce.appender import Appender
@@ -152,17 +153,19 @@ class MasterRole(Role):
         self.receives.hold()
         return services
 
-    def send_lane(self) -> CallLane | None:
-        """Return what takes plain sends, where the compiled lane is active."""
+    def call_lane(self) -> CallLane | None:
+        """Return what takes plain calls, where the compiled lane is active."""
         if not self.machine.lane.active:
             return None
         counted = self.context.counted
-        return LaneSends(
+        return BrokerLane(
             self.store.passes,
             self.store,
             self.admission,
             self.appender,
             self.context.clients,
+            LaneAcks(self.consumption.settling),
+            broker_name=self.options.name,
             size_bounds=MESSAGE_BYTES,
             on_appended=None if counted is None else counted.appended_many,
             on_calls=None if counted is None else counted.calls.observe_many,

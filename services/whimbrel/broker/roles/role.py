@@ -311,6 +311,7 @@ class Role(ABC):
             master=master,
             clock=self.machine.wall_ms,
             priority_order_asc=options.priority_order_asc,
+            lane_messages=store.lane_messages,
         )
         replays = ReplayService(
             topics,
@@ -380,11 +381,11 @@ class Role(ABC):
             clients=context.clients,
             special=self.special_calls(),
             clock=self.machine.monotonic,
-            send_lane=self.send_lane(),
+            call_lane=self.call_lane(),
         )
 
-    def send_lane(self) -> CallLane | None:
-        """Return what takes plain sends beside Python; None where nothing does."""
+    def call_lane(self) -> CallLane | None:
+        """Return what takes plain calls beside Python; None where nothing does."""
         return None
 
     def special_calls(self) -> dict[str, Handle]:

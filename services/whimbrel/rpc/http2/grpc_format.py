@@ -26,9 +26,9 @@ __all__ = [
     "MessageTooLong",
     "message_text",
     "prefixed",
-    "prefixed_all",
     "status_block",
     "timeout_s",
+    "unprefixed",
     "whole_response",
 ]
 
@@ -77,12 +77,13 @@ def whole_response(stream_id: int, message: bytes) -> bytes:
     )  # fmt: skip
 
 
-def prefixed_all(messages: Sequence[bytes]) -> bytes:
-    """Return messages behind their prefixes, one after the other."""
-    parts: list[bytes] = []
-    for message in messages:
-        parts += (PREFIX.pack(0, len(message)), message)
-    return b"".join(parts)
+def unprefixed(framed: bytes) -> Iterator[bytes]:
+    """Yield messages that are behind their prefixes, one after the other."""
+    at = 0
+    while at < len(framed):
+        end = at + PREFIX.size + PREFIX.unpack_from(framed, at)[1]
+        yield framed[at + PREFIX.size : end]
+        at = end
 
 
 class Assembler:

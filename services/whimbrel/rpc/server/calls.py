@@ -29,7 +29,6 @@ from whimbrel.rpc.http2.grpc_format import (
     CompressedMessage,
     MessageTooLong,
     prefixed,
-    prefixed_all,
     status_block,
     whole_response,
 )
@@ -39,6 +38,7 @@ from whimbrel.rpc.server.budget import OutboxQueue, unread_too_much
 from whimbrel.rpc.server.handlers import (
     BidiMethod,
     Call,
+    EncodedMany,
     Method,
     PulledStreamMethod,
     ServerStreamMethod,
@@ -392,7 +392,7 @@ class UnaryServerCall(ServerCall):
             # In one frame: a frame for each message would cost more than most messages.
             self.headers_sent = True
             conn.send_headers(stream, RESPONSE_HEADERS)
-            messages = prefixed_all([one.SerializeToString() for one in response])
+            messages = b"".join([framed(one) for one in response])
             conn.send_data(stream, messages)
             connection.budget.responded(len(messages) - stream.waiting_bytes)
         self.end()
@@ -419,6 +419,13 @@ class UnaryServerCall(ServerCall):
         if self.deferred is not None and not self.deferred.done:
             self.deferred.cancel()
             self.report_end("CANCELLED")
+
+
+def framed(response: Any) -> bytes:
+    """Return a response of several behind gRPC's prefix."""
+    if type(response) is EncodedMany:
+        return response.framed
+    return prefixed(response.SerializeToString())
 
 
 class PulledStreamCall(ServerCall):

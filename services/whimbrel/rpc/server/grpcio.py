@@ -43,11 +43,13 @@ from whimbrel.machine import open_files_limit
 from whimbrel.model.limits import RPC_MESSAGE_BYTES_MAX
 from whimbrel.model.wire import REASON_TRAILER
 from whimbrel.rpc.api.status import grpc_status
+from whimbrel.rpc.http2.grpc_format import unprefixed
 from whimbrel.rpc.server.admission import connections_max
 from whimbrel.rpc.server.budget import OutboxQueue, unread_too_much
 from whimbrel.rpc.server.handlers import (
     BidiMethod,
     Call,
+    EncodedMany,
     PulledStreamMethod,
     ServerStreamMethod,
     Service,
@@ -214,7 +216,10 @@ def server_stream(path: str, method: ServerStreamMethod, unread: dict[str, int],
         peer = context.peer()
         full = unread.get(peer, 0) > UNREAD_BYTES_MAX
         responses = await handle_once(path, method, raw, context, hooks, full=full)
-        frames = [response.SerializeToString() for response in responses]
+        frames: list[bytes] = []
+        for response in responses:
+            many = type(response) is EncodedMany
+            frames += unprefixed(response.framed) if many else (response.SerializeToString(),)
         del responses
         size = sum(map(len, frames))
         unread[peer] = unread.get(peer, 0) + size

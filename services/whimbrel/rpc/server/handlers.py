@@ -34,6 +34,7 @@ __all__ = [
     "BidiMethod",
     "Call",
     "Encoded",
+    "EncodedMany",
     "Method",
     "Outbox",
     "PulledStreamMethod",
@@ -80,6 +81,19 @@ class Encoded:
     def SerializeToString(self) -> bytes:
         """Return the bytes, as a message does."""
         return self.data
+
+
+class EncodedMany:
+    """Some of the responses of a `ServerStreamMethod`, serialised already.
+
+    Attributes:
+        framed: the bytes of each behind gRPC's prefix, one after the other.
+    """
+
+    __slots__ = ("framed",)
+
+    def __init__(self, framed: bytes) -> None:
+        self.framed = framed
 
 
 class Outbox(Protocol):

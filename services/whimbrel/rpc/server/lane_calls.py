@@ -1,13 +1,13 @@
-"""The compiled lane on a connection: plain calls of one method go from bytes to bytes, the rest to Python.
+"""The compiled lane on a connection: plain calls go from bytes to bytes, the rest to Python.
 
-    bytes of a read ──► the lane ──► plain calls: stored, answered or parked             } until
+    bytes of a read ──► the lane ──► plain calls: done, answered or parked               } until
                           └──► what is not plain, untouched ──► Connection ──► Python    } all is taken
 
-The lane (`whimbrel_fast.SendCalls`) reads whole calls of one method, and nothing else (`calls.rs` in
-`native/core`). What it leaves begins with a frame, with no stream half in and half out, so Python goes on as
-if it had read everything. **Who has what:** the compiled decoder the table of header fields; `Connection` all
-windows, numbers of streams and bytes that are not taken yet, which a pass gets and gives back; the lane the
-answers that wait, as long as nothing but durability is asked of them.
+The lane (`whimbrel_fast.PlainCalls`) reads whole sends and acknowledgements, and nothing else (`calls.rs` in
+`native/core`), those of one kind in a pass. What it leaves begins with a frame, with no stream half in and
+half out, so Python goes on as if it had read everything. **Who has what:** the compiled decoder the table of
+header fields; `Connection` all windows, numbers of streams and bytes that are not taken yet, which a pass
+gets and gives back; the lane the answers that wait, as long as nothing but durability is asked of them.
 
 Where a read ends with an error of the connection, Python answers none of the calls before it, and the lane
 does: they are stored either way.
@@ -66,11 +66,13 @@ class LanePass(NamedTuple):
     Attributes:
         taken: so many bytes.
         partial: what is left is the begin of a call; else it is Python's, up to `stop`.
-        stop: how many bytes of what is left are needed to go on; or where Python's part ends in the bytes.
+        stop: how many bytes of what is left are needed to go on; or where Python's part ends in the bytes. It
+            ends where it begins if what is left is for another pass.
         older: Python's part may be about streams that were opened before.
         last_id, send_window: of the connection, from now on.
         received: bytes of data.
         answers: to the calls; None without any.
+        parks: the answers wait until `LaneCalls.answered`.
     """
 
     taken: int
@@ -81,26 +83,24 @@ class LanePass(NamedTuple):
     send_window: int
     received: int
     answers: LaneAnswers | None
+    parks: bool
 
 
 class CallLane(Protocol):
-    """What takes the plain calls of a method; `broker/api/lane_sends.py` is the one there is.
+    """What takes plain calls; `broker/api/broker_lane.py` is the one there is.
 
     Attributes:
         active: it takes calls.
-        waits: answers wait until `LaneCalls.answered`.
     """
 
     @property
     def active(self) -> bool: ...
-    @property
-    def waits(self) -> bool: ...
 
     def header_decoder(self, before: HeaderDecoder) -> LaneHeaderDecoder:
         """Return a decoder for a connection that goes on where the one before is."""
 
     def take(self, calls: "LaneCalls", data: bytes, streams_left: int) -> LanePass | None:
-        """Store the plain calls at the begin of `data`; None, and nothing done, where there can be none now.
+        """Do the plain calls at the begin of `data`; None, and nothing done, where there can be none now.
 
         Raises:
             RuntimeError: the lane has panicked; the connection can't go on.
@@ -120,6 +120,7 @@ class LaneCalls:
     """The lane's part in one connection.
 
     Attributes:
+        method, path: of the calls that may be parked.
         client: whose calls are taken: Python knows it.
         parked: calls whose answers wait in the lane.
         peer: the other side's address.
@@ -169,7 +170,10 @@ class LaneCalls:
                 conn.needed = done.stop
                 data = b""
                 break
-            assert done.stop > done.taken, "the lane has left nothing to Python, and not taken everything"
+            if done.stop == done.taken:
+                assert done.taken, "the lane has taken nothing, and left nothing to Python"
+                data = data[done.taken :]
+                continue
             if done.older:
                 self.hand_over()
             calls, resets, streams = connection.calls, conn.resets, len(conn.streams)
@@ -195,7 +199,7 @@ class LaneCalls:
             return
         connection.calls += len(answers)
         conn.elsewhere += len(answers)  # as in Python, where all streams of a read are open until its end
-        if self.lane.waits:
+        if done.parks:
             self.parked += len(answers)
             self.lane.park(self, answers)
         else:

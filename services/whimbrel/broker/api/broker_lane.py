@@ -1,13 +1,16 @@
-"""Plain sends by the compiled lane: the broker's side of `rpc/server/lane_calls.py`.
+"""Plain sends and acknowledgements by the compiled lane: the broker's side of `rpc/server/lane_calls.py`.
 
-    bytes of a read ──► SendCalls.take ──► plan: records, entries, keys, answers     nothing is written
-    plan            ──► MasterStore.append_packed ──► make_visible ──► tick          or dropped, for Python
+    bytes of a read ──► PlainCalls.take ──► plan: records, entries, keys, answers     nothing is written
+    plan            ──► MasterStore.append_packed ──► make_visible ──► tick           or dropped, for Python
     answers         ──► sent at once, or parked until the log is durable (`Appender.parked`)
 
-A pass is given a policy (what `produce/admission.py` allows, and what it writes into each record), where the
-log and the queues end, and how much room there is. It is not asked at all while something is out of the
-ordinary: no writes are taken, the disk is full, the log has failed, records are sealed, too many sends wait.
-So each error comes from Python, from the same bytes.
+    bytes of a read ──► PlainCalls.take ──► offsets that are done, answers            nothing is written
+    offsets         ──► LaneAcks.settle ──► answers, at once                          or dropped, for Python
+
+A pass for sends is given a policy (what `produce/admission.py` allows, and what it writes into each record),
+where the log and the queues end, and how much room there is. No sends are taken while something is out of
+the ordinary: no writes are taken, the disk is full, the log has failed, records are sealed, too many sends
+wait. So each error comes from Python, from the same bytes.
 
 What the lane must know of topics it asks (`find`, `end`), once a pass for each. The client of a call must be
 one that Python knows (`tables/clients.py`): its first call is Python's.
@@ -20,13 +23,17 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from whimbrel.broker.api.response_bytes import OK_FIELD
+from whimbrel.broker.api.response_bytes import OK_FIELD, OK_FIELD_3
+from whimbrel.broker.consume.lane_acks import LaneAcks
+from whimbrel.broker.consume.lease_codec import ATTEMPT_MAX, OFFSET_MAX, QUEUE_ID_MAX
+from whimbrel.broker.consume.receipts import RECEIPT_CHARS_MAX, handle_begin
 from whimbrel.broker.produce.admission import Admission, born_host_of
 from whimbrel.broker.produce.appender import WAITING_BYTES_MAX, WAITING_MAX, Appender
 from whimbrel.broker.tables.clients import Clients
 from whimbrel.deferred import Deferred
 from whimbrel.errors import WhimbrelError
 from whimbrel.model.limits import (
+    ACK_ENTRIES_MAX,
     BODY_BYTES_MAX,
     PROPERTIES_COUNT_MAX,
     PROPERTY_BYTES_MAX,
@@ -49,9 +56,10 @@ from whimbrel.store.codec import PROPERTIES_BYTES_MAX
 from whimbrel.store.lane_passes import LanePasses
 from whimbrel.store.master_store import MasterStore
 
-__all__ = ["LaneSends"]
+__all__ = ["BrokerLane"]
 
-METHOD: Final = "SendMessage"
+SEND: Final = "SendMessage"
+ACK: Final = "AckMessage"
 # A read has no more; near the bound of what may wait, Python looks at each send.
 READ_BYTES_MAX: Final = 4 << 20
 # Between two looks at the deadlines of all parked calls, whatever deadlines clients choose.
@@ -62,8 +70,8 @@ OnCalls = Callable[[str, int | str, bool, float, int], None]
 OnAppended = Callable[[str, Sequence[int], int], None]
 
 
-class LaneSends:
-    """Takes plain sends; on the loop's thread.
+class BrokerLane:
+    """Takes plain sends and acknowledgements; on the loop's thread.
 
     Attributes:
         calls: that the lane has done since the start.
@@ -76,22 +84,26 @@ class LaneSends:
         admission: Admission,
         appender: Appender,
         clients: Clients,
+        acks: LaneAcks,
         *,
+        broker_name: str,
         size_bounds: Sequence[float] = (),
         on_appended: OnAppended | None = None,
         on_calls: OnCalls | None = None,
     ) -> None:
-        """Take what sends need.
+        """Take what sends and acknowledgements need.
 
         Args:
             passes: run the lane's calls; the lane must be active.
-            store, admission, appender, clients: of the broker.
+            store, admission, appender, clients, acks: of the broker.
+            broker_name: in the receipt handles of this broker.
             size_bounds: of the histogram of record sizes.
             on_appended: called with each topic's records, counted by these bounds, and all their bytes.
             on_calls: called with the calls of each pass, when they are answered.
         """
         self.passes, self.store, self.admission, self.appender = passes, store, admission, appender
         self.clients, self.size_bounds = clients, [int(bound) for bound in size_bounds]
+        self.acks, self.handle_begin = acks, handle_begin(broker_name).encode()
         self.on_appended, self.on_calls = on_appended, on_calls
         self.native = passes.lane.native
         assert self.native is not None
@@ -109,11 +121,6 @@ class LaneSends:
     def active(self) -> bool:
         """Whether the lane takes calls."""
         return self.passes.lane.active
-
-    @property
-    def waits(self) -> bool:
-        """Whether answers wait for the disk or for slaves."""
-        return self.appender.waits
 
     def header_decoder(self, before: HeaderDecoder) -> LaneHeaderDecoder:
         """Return a decoder that goes on where the one before is."""
@@ -135,16 +142,12 @@ class LaneSends:
         return found
 
     def take(self, calls: LaneCalls, data: bytes, streams_left: int) -> LanePass | None:
-        """Store the plain calls at the begin of `data`; see `CallLane.take`."""
-        store, appender = self.store, self.appender
-        client = self.clients.get(calls.client)
-        room = store.room_for_packed()
-        left = self.parks_left()
-        if not room or left == 0 or not self.passes.lane.active:
+        """Do the plain calls at the begin of `data`; see `CallLane.take`."""
+        if not self.passes.lane.active:
             return None
-        born_ms = now_ms = store.clock()
-        if now_ms < store.store_time_ms:
-            now_ms = store.store_time(now_ms)
+        client = self.clients.get(calls.client)
+        log, now_ms = self.log_end()
+        self.acks.begin()
         conn = calls.connection.conn
         limits = conn.limits
         began = time.perf_counter()
@@ -157,30 +160,54 @@ class LaneSends:
                 limits.window, conn.peer_frame, limits.frame, limits.block,
             ),
             (b"" if client is None else calls.client.encode(), born_host_of(calls.peer)),
-            (store.written, room, now_ms, born_ms, left, self.unsampled),
+            log,
             self,
+            self.acks,
         )  # fmt: skip
-        (taken, partial, stop, older, last_id, send_window), received, stranger, plan = found
+        (taken, partial, stop, older, last_id, send_window), received, stranger, stored, settled = found
         decoder = calls.decoder.native
-        answers = None
-        if plan is not None:
-            records, runs, keys, topics, messages, answers = plan
-            if not store.append_packed(records, runs, keys, messages, now_ms):
+        answers, method, parks = None, SEND, self.appender.waits
+        if stored is not None:
+            records, runs, keys, topics, messages, answers = stored
+            if not self.store.append_packed(records, runs, keys, messages, now_ms):
                 decoder.settle(False)
                 return None
             self.appended(topics, messages)
-            store.make_visible(runs)
-            appender.note_appended()
+            self.store.make_visible(runs)
+            self.appender.note_appended()
+        elif settled is not None:
+            method, parks = ACK, False
+            offsets, answers = settled
+            if not self.acks.settle(offsets):
+                decoder.settle(False)
+                return None
+            self.passes.lane.acknowledged += sum(end - start for _, some in offsets for start, end in some)
+        elif log is None and not taken:
+            decoder.settle(False)
+            return None
+        if answers is not None:
             assert client is not None
-            client.last_seen = store.machine.monotonic()
+            client.last_seen = self.store.machine.monotonic()
             self.calls += len(answers)
-            if self.on_calls is not None and not appender.waits:
+            if self.on_calls is not None and not parks:
                 count = len(answers)
-                self.on_calls(METHOD, OK.code, False, (time.perf_counter() - began) / count, count)
+                self.on_calls(method, OK.code, False, (time.perf_counter() - began) / count, count)
         decoder.settle(True)
         if stranger is not None and stranger.isascii():
             calls.client = stranger.decode()
-        return LanePass(taken, partial, stop, older, last_id, send_window, received, answers)
+        return LanePass(taken, partial, stop, older, last_id, send_window, received, answers, parks)
+
+    def log_end(self) -> tuple[tuple[int, int, int, int, int | None, int] | None, int]:
+        """Return what a pass must know of the log, None where sends are Python's now; and the store time."""
+        store = self.store
+        room = store.room_for_packed()
+        left = self.parks_left()
+        born_ms = now_ms = store.clock()
+        if now_ms < store.store_time_ms:
+            now_ms = store.store_time(now_ms)
+        if not room or left == 0:
+            return None, now_ms
+        return (store.written, room, now_ms, born_ms, left, self.unsampled), now_ms
 
     def appended(self, topics: Sequence[tuple[str, int, list[int], int]], messages: int) -> None:
         """Take note of what a pass has appended."""
@@ -219,7 +246,7 @@ class LaneSends:
         if self.policy is None or self.policy_of != made_of:
             assert self.native is not None
             self.policy_of = made_of
-            self.policy = self.native.SendCalls(
+            self.policy = self.native.PlainCalls(
                 after_id=admission.after_id.encode(),
                 store_host=admission.store_host,
                 reserved=[name.encode() for name in RESERVED_PROPERTY_KEYS],
@@ -233,7 +260,15 @@ class LaneSends:
                 time_max_ms=TIME_MS_MAX,
                 messages_max=SEND_MESSAGES_MAX,
                 entries_max=SEND_ENTRIES_MAX,
-                path=f"/{MESSAGING_SERVICE}/{METHOD}".encode(),
+                send_path=f"/{MESSAGING_SERVICE}/{SEND}".encode(),
+                ack_path=f"/{MESSAGING_SERVICE}/{ACK}".encode(),
+                ok_3=OK_FIELD_3,
+                handle_begin=self.handle_begin,
+                acks_max=ACK_ENTRIES_MAX,
+                handle_max=RECEIPT_CHARS_MAX,
+                offset_max=OFFSET_MAX,
+                queue_id_max=QUEUE_ID_MAX,
+                attempt_max=ATTEMPT_MAX,
                 queue_header=QUEUE_HEADER.encode(),
                 client_header=CLIENT_ID_HEADER.encode(),
                 answer_head=RESPONSE_HEADERS,
@@ -325,7 +360,7 @@ class LaneSends:
         now = self.appender.loop.time()
         for calls, parked_at, answers in settled:
             if calls.answered(answers, parked_at) and self.on_calls is not None:
-                self.on_calls(METHOD, OK.code, True, now - parked_at, len(answers))
+                self.on_calls(SEND, OK.code, True, now - parked_at, len(answers))
 
     def hand_over(self, before: float) -> None:
         """Have Python wait for those that were parked before a time."""

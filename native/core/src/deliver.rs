@@ -1,0 +1,311 @@
+//! A record of the log becomes the message that a consumer gets: a response to a receive or a pull.
+//!
+//! What is here does what `store/codec.py decode_record` checks and `broker/api/response_bytes.py message_frame`
+//! writes. A record is plain if it is whole, its body is as its CRC says, all its text is UTF-8, no property comes twice,
+//! and none makes of it more than an ordinary message (`Words::rare`). Sealed records are not plain.
+
+use std::collections::HashSet;
+use std::fmt::Write;
+
+use md5::{Digest, Md5};
+
+use crate::proto::{put_varint, varint_len};
+use crate::record::{Next, Record, next};
+
+const COMPRESSED: i32 = 1;
+const CRC_MASK: u32 = 0x7fff_ffff;
+const SEAL_SIZE: usize = 20; // `__CRC32#`, 0x01, ten digits and 0x02 at the end of the properties; see `seal` in codec.py
+const DIGEST: &[u8] = b"\x22\x24\x08\x02\x12\x20"; // head of the field: 36 bytes, type MD5, 32 digits
+
+/// The properties that are not a user's.
+pub struct Words {
+    /// Names that consumers do not get.
+    pub hidden: HashSet<Vec<u8>>,
+    /// Names of which one is enough to make a message more than a plain one.
+    pub rare: HashSet<Vec<u8>>,
+    /// The latest time that there is.
+    pub time_max_ms: i64,
+}
+
+/// The pairs of a property text that count: those with a name and a value.
+pub fn pairs(properties: &[u8]) -> impl Iterator<Item = (&[u8], &[u8])> {
+    properties.split(|byte| *byte == 2).filter_map(|pair| {
+        let at = pair.iter().position(|byte| *byte == 1)?;
+        let (name, value) = (&pair[..at], &pair[at + 1..]);
+        (!name.is_empty() && !value.is_empty()).then_some((name, value))
+    })
+}
+
+/// Whether all names differ.
+fn differ(properties: &[u8]) -> bool {
+    let mut names: Vec<&[u8]> = pairs(properties).map(|(name, _)| name).collect();
+    names.sort_unstable();
+    names.windows(2).all(|two| two[0] != two[1])
+}
+
+/// The record that `bytes` are, all of them, where it stands at `place` of the log and is plain.
+pub fn plain<'a>(bytes: &'a [u8], place: i64, words: &Words) -> Option<Record<'a>> {
+    let Next::Record(record) = next(bytes) else { return None };
+    let whole = record.size == bytes.len() && record.properties_length == record.properties.len();
+    if !whole || record.physical_offset != place {
+        return None;
+    }
+    let numbers =
+        [record.born_time_ms, record.store_time_ms, record.queue_offset, i64::from(record.queue_id)];
+    if numbers.iter().any(|number| *number < 0) || record.topic.is_empty() {
+        return None;
+    }
+    if crc32fast::hash(record.body) & CRC_MASK != record.body_crc & CRC_MASK {
+        return None;
+    }
+    let seal =
+        record.properties.len().checked_sub(SEAL_SIZE).and_then(|at| record.properties.get(at..at + 8));
+    if seal.is_some_and(|text| text.starts_with(b"__CR") || text.ends_with(b"C32#")) {
+        return None;
+    }
+    let text = std::str::from_utf8(record.topic).and_then(|_| std::str::from_utf8(record.properties));
+    let rare = pairs(record.properties).any(|(name, _)| words.rare.contains(name));
+    (text.is_ok() && !rare && differ(record.properties)).then_some(record)
+}
+
+/// A host as text, as Java writes it; `port` with its port.
+fn put_host(out: &mut String, host: &[u8], port: bool) {
+    let Some((address, number)) = host.split_last_chunk::<4>() else { return };
+    out.clear();
+    if address.len() == 4 {
+        let _ = write!(out, "{}.{}.{}.{}", address[0], address[1], address[2], address[3]);
+    } else {
+        let groups = address.chunks(2).map(|two| u16::from(two[0]) << 8 | u16::from(two[1]));
+        for (group, before) in groups.zip(std::iter::once('[').chain(std::iter::repeat(':'))) {
+            let _ = write!(out, "{before}{group:x}");
+        }
+        out.push(']');
+    }
+    if port {
+        let _ = write!(out, ":{}", i32::from_be_bytes(*number));
+    }
+}
+
+/// Append digits of bytes.
+fn put_hex(out: &mut Vec<u8>, bytes: &[u8]) {
+    for byte in bytes {
+        out.extend([byte >> 4, byte & 15].map(|digit| b"0123456789ABCDEF"[usize::from(digit)]));
+    }
+}
+
+/// Append a field that is bytes behind their length.
+fn put_field(out: &mut Vec<u8>, tag: &[u8], bytes: &[u8]) {
+    out.extend_from_slice(tag);
+    put_varint(out, bytes.len() as u64);
+    out.extend_from_slice(bytes);
+}
+
+/// Append a time behind its length.
+fn put_time(out: &mut Vec<u8>, tag: u8, at_ms: i64, words: &Words) {
+    let at_ms = at_ms.min(words.time_max_ms) as u64;
+    let (seconds, nanos) = (at_ms / 1000, at_ms % 1000 * 1_000_000);
+    let size = |value| if value == 0 { 0 } else { 1 + varint_len(value) };
+    out.extend([tag, (size(seconds) + size(nanos)) as u8]);
+    for (tag, value) in [(0x08, seconds), (0x10, nanos)] {
+        if value > 0 {
+            out.push(tag);
+            put_varint(out, value);
+        }
+    }
+}
+
+/// Makes responses; it keeps its buffers.
+#[derive(Default)]
+pub struct Responses {
+    system: Vec<u8>,
+    users: Vec<u8>,
+    pair: Vec<u8>,
+    text: String,
+}
+
+impl Responses {
+    /// Append the response with a message, behind gRPC's prefix; `handle` is empty for none.
+    pub fn put(
+        &mut self,
+        record: &Record<'_>,
+        namespace: &str,
+        handle: &str,
+        attempt: u64,
+        words: &Words,
+        out: &mut Vec<u8>,
+    ) -> Option<()> {
+        self.fill(record, handle, attempt, words);
+        let resource = |size: usize| if size == 0 { 0 } else { 1 + varint_len(size as u64) + size };
+        let topic = resource(namespace.len()) + resource(record.topic.len());
+        let (system, body) = (self.system.len(), record.body.len());
+        let size = 1
+            + varint_len(topic as u64)
+            + topic
+            + self.users.len()
+            + 1
+            + varint_len(system as u64)
+            + system
+            + resource(body);
+        out.push(0);
+        let framed = u32::try_from(1 + varint_len(size as u64) + size).ok()?;
+        out.extend_from_slice(&framed.to_be_bytes());
+        out.push(0x12);
+        put_varint(out, size as u64);
+        out.push(0x0a);
+        put_varint(out, topic as u64);
+        if !namespace.is_empty() {
+            put_field(out, b"\x0a", namespace.as_bytes());
+        }
+        put_field(out, b"\x12", record.topic);
+        out.extend_from_slice(&self.users);
+        put_field(out, b"\x1a", &self.system);
+        if body > 0 {
+            put_field(out, b"\x22", record.body);
+        }
+        Some(())
+    }
+
+    /// Make the properties of a message, the user's and the system's.
+    fn fill(&mut self, record: &Record<'_>, handle: &str, attempt: u64, words: &Words) {
+        let Self { system, users, pair, text } = self;
+        system.clear();
+        users.clear();
+        let (mut id, mut host, mut trace, mut keys): (&[u8], &[u8], &[u8], &[u8]) = (b"", b"", b"", b"");
+        for (name, value) in pairs(record.properties) {
+            match name {
+                b"UNIQ_KEY" => id = value,
+                b"TAGS" => put_field(system, b"\x0a", value),
+                b"KEYS" => keys = value,
+                b"__BORNHOST" => host = value,
+                b"TRACE_CONTEXT" => trace = value,
+                _ if words.hidden.contains(name) => {}
+                _ => {
+                    pair.clear();
+                    put_field(pair, b"\x0a", name);
+                    put_field(pair, b"\x12", value);
+                    put_field(users, b"\x12", pair);
+                }
+            }
+        }
+        for key in keys.split(|byte| *byte == b' ').filter(|key| !key.is_empty()) {
+            put_field(system, b"\x12", key);
+        }
+        if id.is_empty() {
+            pair.clear();
+            put_hex(pair, record.store_host);
+            put_hex(pair, &record.physical_offset.to_be_bytes());
+            id = pair;
+        }
+        put_field(system, b"\x1a", id);
+        system.extend_from_slice(DIGEST);
+        put_hex(system, &Md5::digest(record.body));
+        let encoding = if record.sys_flag & COMPRESSED == 0 { 1 } else { 2 };
+        system.extend([0x28, encoding, 0x30, 1]);
+        put_time(system, 0x3a, record.born_time_ms, words);
+        if host.is_empty() {
+            put_host(text, record.born_host, false);
+            host = text.as_bytes();
+        }
+        put_field(system, b"\x42", host);
+        put_time(system, 0x4a, record.store_time_ms, words);
+        put_host(text, record.store_host, true);
+        put_field(system, b"\x52", text.as_bytes());
+        if !handle.is_empty() {
+            put_field(system, b"\x62", handle.as_bytes());
+        }
+        if record.queue_id > 0 {
+            system.push(0x68);
+            put_varint(system, record.queue_id as u64);
+        }
+        system.push(0x70);
+        put_varint(system, record.queue_offset as u64);
+        system.extend(b"\x80\x01");
+        put_varint(system, attempt);
+        if !trace.is_empty() {
+            put_field(system, b"\x92\x01", trace);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::record::tests::record;
+
+    fn words() -> Words {
+        Words {
+            hidden: [b"CLUSTER".to_vec()].into(),
+            rare: [b"__SHARDINGKEY".to_vec()].into(),
+            time_max_ms: 1 << 50,
+        }
+    }
+    /// A record whose body has its CRC.
+    fn sound(properties: &[u8]) -> Vec<u8> {
+        let mut bytes = record(b"topic", (3, 7), 40, 0, properties);
+        bytes[8..12].copy_from_slice(&crc32fast::hash(b"body").to_be_bytes());
+        bytes
+    }
+    fn is_plain(bytes: &[u8]) -> bool {
+        plain(bytes, 40, &words()).is_some()
+    }
+
+    #[test]
+    fn a_message_has_its_fields_and_the_size_that_its_prefix_says() {
+        let bytes = sound(b"a\x011\x02UNIQ_KEY\x01id\x02KEYS\x01k  l\x02TAGS\x01t\x02CLUSTER\x01c\x02");
+        let found = plain(&bytes, 40, &words()).unwrap();
+        let mut out = vec![];
+        Responses::default().put(&found, "", "handle", 300, &words(), &mut out).unwrap();
+        assert_eq!(out[..5], [&[0][..], &(out.len() as u32 - 5).to_be_bytes()].concat());
+        for part in [
+            &b"\x0a\x07\x12\x05topic\x12\x06\x0a\x01a\x12\x011\x1a"[..],
+            b"\x0a\x01t\x12\x01k\x12\x01l\x1a\x02id\x22\x24\x08\x02\x12\x20841A2D689AD86BD1611447453C22C6FC",
+            b"\x62\x06handle\x68\x03\x70\x07\x80\x01\xac\x02\x22\x04body",
+        ] {
+            assert!(out.windows(part.len()).any(|some| some == part), "{part:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_unusual_is_not_plain() {
+        assert!(is_plain(&sound(b"a\x011\x02b\x01\x02c\x02\x01d\x02")));
+        assert!(!is_plain(&record(b"topic", (3, 7), 40, 0, b"")), "another CRC");
+        assert!(plain(&sound(b""), 41, &words()).is_none(), "another place");
+        for properties in [
+            &b"a\x011\x02a\x012"[..],
+            b"__SHARDINGKEY\x01g\x02",
+            b"a\x01\xff\x02",
+            b"a\x01b\x02__CRC32#\x010123456789\x02",
+            b"__CRC32#\x010123456789\x02",
+        ] {
+            assert!(!is_plain(&sound(properties)), "{properties:?}");
+        }
+        let mut longer = sound(b"a\x011\x02");
+        longer[99] ^= 1; // the length of the properties
+        assert!(!is_plain(&longer));
+        assert!(!is_plain(&[&sound(b"")[..], b"x"].concat()));
+    }
+
+    #[test]
+    fn hosts_are_written_as_java_does() {
+        let mut text = String::new();
+        put_host(&mut text, &[127, 0, 0, 1, 0, 0, 0x27, 0x10], true);
+        assert_eq!(text, "127.0.0.1:10000");
+        let v6 = [&[0; 14][..], &[0x1f, 1, 0, 0, 0, 9]].concat();
+        put_host(&mut text, &v6, false);
+        assert_eq!(text, "[0:0:0:0:0:0:0:1f01]");
+    }
+
+    #[test]
+    fn no_single_wrong_byte_makes_it_panic() {
+        let bytes = sound(b"TAGS\x01a\x02KEYS\x01k l\x02");
+        for at in 0..bytes.len() {
+            for bit in 0..8 {
+                let mut wrong = bytes.clone();
+                wrong[at] ^= 1 << bit;
+                if let Some(found) = plain(&wrong, 40, &words()) {
+                    Responses::default().put(&found, "n", "h", 1, &words(), &mut vec![]).unwrap();
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,399 @@
+"""Receives, pulls and acknowledgements go the same way by Python and by the lane: generated histories."""
+
+import os
+import random
+import shutil
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lanebroker import GROUPS, SERVICE, STYLES, Client, Side, answers, frame, same
+from lanepair import Two, request, run
+from whimbrel.broker.consume.receipts import ReceiptHandle
+from whimbrel.pb import Duration
+from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as v2
+from whimbrel.pb.apache.rocketmq.v2 import service_pb2 as messaging
+from whimbrel.rpc.http2.frames import DATA, RST_STREAM, SETTING, SETTINGS, WINDOW_UPDATE
+from whimbrel.rpc.http2.grpc_format import unprefixed
+from whimbrel.store.codec import COMPRESSED, RecordDraft, pack_host, property_of, tag_bytes_code
+
+ROUNDS = int(os.environ.get("WHIMBREL_LANE_ROUNDS", "1"))  # of `make fuzz-fast`
+SEED = int(os.environ.get("WHIMBREL_LANE_SEED", "1"))
+PATHS = {
+    name: f"/{SERVICE}/{name}"
+    for name in ("SendMessage", "ReceiveMessage", "PullMessage", "AckMessage", "ChangeInvisibleDuration")
+}
+TOPICS = ("orders", "one", "fifo")
+# Property texts of other writers, and of messages that are more than plain ones.
+TEXTS = (
+    b"", b"TAGS\x01a\x02", b"KEYS\x01k  l m\x02UNIQ_KEY\x01id",
+    b"a\x011\x02b\x01\x02c\x02\x01d\x02e\x01f\x01g", b"a\x011\x02a\x012\x02",
+    b"a\x01\xff\x02", b"\xff\x011\x02",
+    b"__BORNHOST\x01here\x02TRACE_CONTEXT\x01t\x02", b"__SHARDINGKEY\x01x\x02",
+    b"TIMER_DELIVER_MS\x01123456\x02",
+    b"DELAY\x013\x02", b"TRAN_MSG\x01true\x02", b"_SYS_MSG_PRIORITY_\x013\x02", b"DLQ_ORIGIN_TOPIC\x01t\x02",
+    b"REDIRECT\x01x\x02INNER_NUM\x012\x02u\x01v\x02",
+    b"__CRC32#\x011234567890\x02", b"__CRC32#\x01", b"CLUSTER\x01c\x02u\x01\xe6\x97\xa5\x02",
+)  # fmt: skip
+HOSTS = (
+    pack_host("127.0.0.1", 8091),
+    pack_host("10.1.2.3", 0),
+    pack_host("::1", 65_535),
+    pack_host("2001:db8::5:0", 1),
+)
+FILTERS = (
+    (v2.TAG, "a"), (v2.TAG, "a || order-17"), (v2.SQL, "a = '1'"), (v2.SQL, "TAGS = 'a'"), (v2.TAG, "|"),
+    (v2.SQL, "="),
+)  # fmt: skip
+ODD_HANDLES = (
+    "",
+    "x",
+    "W1",
+    "cut",
+    "upper",
+    "prefix",
+    "group",
+    "topic",
+    "queue",
+    "epoch",
+    "offset",
+    "serial",
+    "attempt",
+    "percent",
+    "zero",
+)
+
+
+@pytest.fixture
+def stub() -> Iterator[socket.socket]:
+    """Return a socket for options to be set on."""
+    with socket.socket() as found:
+        yield found
+
+
+def odd_draft(rng: random.Random, topic: str) -> RecordDraft:
+    """Return a record as somebody else may have written it."""
+    born, store = rng.choice(HOSTS), rng.choice(HOSTS)
+    properties = rng.choice(TEXTS)
+    return RecordDraft(
+        topic=topic,
+        queue_id=0,
+        body=rng.randbytes(rng.choice([0, 1, 100, 3000])),
+        properties=properties,
+        tags_code=tag_bytes_code(property_of(properties, b"TAGS")),
+        born_timestamp=rng.choice([-1, 0, 1, 999, 1_700_000_000_001, 1 << 49, 1 << 60]),
+        born_host=born,
+        store_host=store,
+        flag=rng.choice([0, 7]),
+        sys_flag=rng.choice([0, 0, COMPRESSED])
+        | (0x10 if len(born) == 20 else 0)
+        | (0x20 if len(store) == 20 else 0),
+        reconsume_times=rng.choice([0, 0, 1, 5, -1]),
+    )
+
+
+class History:
+    """Consumers of a broker, on both sides."""
+
+    def __init__(
+        self, root: Path, stub: socket.socket, rng: random.Random, *, style: str = "", waits: bool = False
+    ) -> None:
+        self.two, self.rng = Two(root, stub, waits=waits), rng
+        self.client = Client(rng, style or rng.choice(STYLES))
+        self.handles: list[tuple[str, str, str, str]] = []  # group, topic, message id, handle
+        self.asked: dict[int, tuple[str, str]] = {}  # group and topic, by stream
+        self.was_full = False  # the journal
+
+    def begin(self, *settings: tuple[int, int]) -> None:
+        """Begin the connection; Python makes the first log file, and meets the client."""
+        self.two.feed(self.client.begin(*settings) + self.client.call(request(self.rng, topic="orders")))
+        self.two.settle()
+
+    def window(self) -> None:
+        """Let answers of any size through."""
+        grown = frame(SETTINGS, 0, 0, SETTING.pack(4, 1 << 28)) + frame(
+            WINDOW_UPDATE, 0, 0, (1 << 28).to_bytes(4, "big")
+        )
+        self.two.feed(grown)
+
+    def call(self, name: str, message: Any, **how: Any) -> bytes:
+        """Return the bytes of a call."""
+        return self.client.call(message.SerializeToString(deterministic=True), path=PATHS[name], **how)
+
+    def receive(self, group: str, topic: str, batch: int = 32, **fields: Any) -> bytes:
+        wanted = messaging.ReceiveMessageRequest(batch_size=batch, **fields)
+        wanted.group.name, wanted.message_queue.topic.name = group, topic
+        if not wanted.auto_renew and not wanted.HasField("invisible_duration"):
+            wanted.invisible_duration.seconds = 30
+        if not wanted.HasField("long_polling_timeout"):
+            wanted.long_polling_timeout.seconds = 0
+        self.asked[self.client.id] = group, topic
+        return self.call("ReceiveMessage", wanted)
+
+    def ack(self, group: str, topic: str, entries: list[tuple[str, str]], **how: Any) -> bytes:
+        done = messaging.AckMessageRequest()
+        done.group.name, done.topic.name = group, topic
+        for message_id, handle in entries:
+            done.entries.add(message_id=message_id, receipt_handle=handle)
+        return self.call("AckMessage", done, **how)
+
+    def learn(self) -> None:
+        """Take note of the handles that Python has given out."""
+        sink = self.two.connections[0][1]
+        written = b"".join(sink.written)
+        for stream_id, found in answers(written, frozenset()).items():
+            if stream_id not in self.asked or not found or not found[-1][1] & 1:
+                continue
+            group, topic = self.asked.pop(stream_id)
+            for kind, _, payload in found:
+                for one in unprefixed(payload) if kind == DATA else ():
+                    response = messaging.ReceiveMessageResponse.FromString(one)
+                    if response.HasField("message"):
+                        system = response.message.system_properties
+                        self.handles.append((group, topic, system.message_id, system.receipt_handle))
+
+    def check(self) -> None:
+        """Compare both sides."""
+        self.two.settle()
+        self.two.check(self.client.reset)
+        same(self.two.python.leases(), self.two.compiled.leases(), "leases")
+        if not self.was_full:
+            found = self.two.compiled.leases()
+            same(found["journal"], found["leases"], "journal and leases")
+
+
+def odd_handle(rng: random.Random, text: str, kind: str) -> str:
+    """Return a handle with something wrong, or only unusual, about it."""
+    handle = ReceiptHandle.decode(text)
+    changed: dict[str, Any] = {
+        "group": {"group": "other"}, "topic": {"topic": "one"},
+        "queue": {"queue_id": rng.choice([1, 9, 65_536])}, "epoch": {"epoch": handle.epoch + 1},
+        "offset": {"offset": rng.choice([handle.offset + 1, 1 << 20, 1 << 56])},
+        "serial": {"serial": handle.serial + rng.choice([-1, 1])},
+        "attempt": {"attempt": rng.choice([0, 2, 1 << 31])},
+    }  # fmt: skip
+    if kind in changed:
+        return handle._replace(**changed[kind]).encode()
+    if kind == "cut":
+        return text[: rng.randrange(len(text))]
+    if kind == "upper":
+        return text[:9] + text[9:].upper()
+    if kind == "prefix":
+        return text.replace("W1:b", rng.choice(["W2:b", "W1:c", "W1:b:b"]))
+    if kind == "percent":
+        return text.replace(":g:", ":%67:")
+    if kind == "zero":
+        return text.replace(":", ":0", 5)
+    return kind
+
+
+def some_call(history: History) -> bytes:
+    """Return the bytes of a call that a consumer or a producer may make, or of several."""
+    rng = history.rng
+    group, topic = rng.choice(GROUPS).name, rng.choice(TOPICS[:2] if rng.random() < 0.8 else TOPICS)
+    kind = rng.choice(
+        ["send", "send", "receive", "receive", "ack", "ack", "acks", "odd ack", "pull", "change", "reset"]
+    )
+    if kind == "send":
+        return history.client.call(
+            request(rng, rng.choice([1, 1, 4, 20]), topic=topic if topic != "fifo" else "orders")
+        )
+    if kind == "receive":
+        fields: dict[str, Any] = {}
+        if rng.random() < 0.3:
+            sort, text = rng.choice(FILTERS)
+            fields["filter_expression"] = v2.FilterExpression(type=sort, expression=text)
+        if rng.random() < 0.3:
+            fields["long_polling_timeout"] = Duration(seconds=10)
+        if rng.random() < 0.2:
+            fields["auto_renew"] = True
+        return history.receive(group, topic, rng.choice([1, 2, 8, 32]), **fields)
+    if kind == "pull":
+        pulled = messaging.PullMessageRequest(
+            batch_size=rng.choice([1, 8, 32]), offset=rng.choice([0, 0, 1, 3, 1000])
+        )
+        pulled.group.name, pulled.message_queue.topic.name = group, topic
+        pulled.message_queue.topic.resource_namespace = rng.choice(["", "", "space"])
+        return history.call("PullMessage", pulled)
+    if not history.handles:
+        return b""
+    at = rng.randrange(len(history.handles))
+    group, topic, message_id, handle = history.handles[at]
+    if kind == "reset":
+        earlier = max(history.client.id - 2, 1)
+        history.client.reset.add(earlier)
+        return frame(RST_STREAM, 0, earlier, (8).to_bytes(4, "big"))
+    if kind == "change":
+        changed = messaging.ChangeInvisibleDurationRequest(receipt_handle=handle)
+        changed.group.name, changed.topic.name = group, topic
+        changed.invisible_duration.seconds = rng.choice([0, 10, 60])
+        return history.call("ChangeInvisibleDuration", changed)
+    if kind == "odd ack":
+        entries = [(message_id, odd_handle(rng, handle, rng.choice(ODD_HANDLES)))]
+        if rng.random() < 0.5:
+            entries.insert(rng.randrange(2), (message_id, handle))
+        if rng.random() < 0.2:
+            group = rng.choice(["other", "", "g"])
+        if rng.random() < 0.05:
+            entries = []
+        return history.ack(group, rng.choice([topic, topic, "one", "none", ""]), entries)
+    alike = [one for one in history.handles if one[:2] == (group, topic)]
+    some = rng.sample(alike, min(len(alike), rng.choice([1, 1, 2, 10, 32])))
+    if rng.random() < 0.8:
+        history.handles = [one for one in history.handles if one not in some]
+    if kind == "acks":
+        return b"".join(history.ack(group, topic, [one[2:]], pieces=rng.choice([1, 1, 2])) for one in some)
+    return history.ack(group, topic, [one[2:] for one in some])
+
+
+CLASSES: dict[str, dict[str, Any]] = {
+    "one byte": {"size": 1},
+    "1 KiB": {"size": 1024},
+    "20 KB": {"size": 20_000},
+    "no text": {"size": 100, "tag": "", "keys": [], "born_host": ""},
+    "any text": {},
+}
+
+
+@pytest.mark.parametrize("alone", [True, False], ids=["one by one", "together"])
+@pytest.mark.parametrize("style", STYLES)
+@pytest.mark.parametrize("kind", CLASSES)
+def test_the_lane_does_nearly_all_of_what_is_plain(
+    tmp_path: Path, stub: socket.socket, kind: str, style: str, alone: bool
+) -> None:
+    def body() -> None:
+        rng = random.Random(SEED)
+        history = History(tmp_path, stub, rng, style=style)
+        two, client, count = history.two, history.client, 100
+        history.begin()
+        history.window()
+        for _ in range(count - 1):
+            two.feed(client.call(request(rng, topic="orders", **CLASSES[kind])))
+        two.settle()
+        for _ in range(20):
+            two.feed(history.receive("g", "orders"))
+            history.learn()
+            entries = [handle[2:] for handle in history.handles]
+            history.handles.clear()
+            for some in [[one] for one in entries] if alone else [entries] if entries else []:
+                two.feed(history.ack("g", "orders", some))
+        history.check()
+        lane = two.lane
+        share = f"{lane.delivered} messages and {lane.acknowledged} acknowledgements of {count} by the lane"
+        assert min(lane.delivered, lane.acknowledged) >= 0.99 * count, share
+        two.close()
+
+    run(body)
+
+
+@pytest.mark.parametrize("window", ["of the stream", "of the connection"])
+def test_an_answer_that_does_not_fit_into_the_window_waits(
+    tmp_path: Path, stub: socket.socket, window: str
+) -> None:
+    def body() -> None:
+        rng = random.Random(SEED)
+        history = History(tmp_path, stub, rng)
+        two, client = history.two, history.client
+        history.begin()
+        for _ in range(199):
+            two.feed(client.call(request(rng, topic="orders", size=1, properties={}, trace_context="")))
+        two.settle()
+        for _ in range(7):
+            two.feed(history.receive("g", "orders"))
+        history.learn()
+        entries = [handle[2:] for handle in history.handles]
+        assert len(entries) > 150, "the receives' own answers fill the window"
+        if window == "of the stream":
+            history.window()
+            two.feed(frame(SETTINGS, 0, 0, SETTING.pack(4, 300)))
+            entries = entries[:32]
+        two.feed(history.ack("g", "orders", entries))
+        history.check()  # a part has left
+        history.window()
+        history.check()
+        two.close()
+
+    run(body)
+
+
+@pytest.mark.parametrize("kind", ODD_HANDLES)
+def test_odd_handles_are_pythons(tmp_path: Path, stub: socket.socket, kind: str) -> None:
+    def body() -> None:
+        rng = random.Random(SEED)
+        history = History(tmp_path, stub, rng)
+        two, client = history.two, history.client
+        history.begin()
+        history.window()
+        for topic in ("orders", "one"):
+            two.feed(b"".join(client.call(request(rng, topic=topic)) for _ in range(40)))
+            two.settle()
+            two.feed(history.receive("g", topic))
+        two.settle()
+        history.learn()
+        for group, topic, message_id, handle in history.handles[::2]:
+            two.feed(history.ack(group, topic, [(message_id, odd_handle(rng, handle, kind))]))
+        history.check()
+        two.close()
+
+    run(body)
+
+
+@pytest.mark.parametrize("part", range(4))
+def test_generated_histories_of_consumers_go_the_same_way(
+    tmp_path: Path, stub: socket.socket, part: int
+) -> None:
+    for number in range(ROUNDS * 10):
+        seed = SEED * 1_000_003 + part * 100_003 + number
+        work = tmp_path / str(number)
+        work.mkdir()
+        try:
+            run(lambda: generated(work, stub, random.Random(seed)))  # noqa: B023 - it is run at once
+        except AssertionError as error:
+            raise AssertionError(f"seed {seed}: {error}") from error
+        shutil.rmtree(work)
+
+
+def generated(work: Path, stub: socket.socket, rng: random.Random) -> None:
+    """Play one generated history."""
+    history = History(work, stub, rng, waits=rng.random() < 0.3)
+    history.begin(*rng.choice([[], [], [(4, 20)], [(4, 300)], [(5, 16_384), (4, 1 << 20)], [(5, 1 << 20)]]))
+    if rng.random() < 0.7:
+        history.window()
+    two = history.two
+    odd_share = rng.choice([0.0, 0.1, 0.4])
+    for _ in range(rng.randrange(5, 40)):
+        if rng.random() < odd_share:
+            draft = odd_draft(rng, rng.choice(TOPICS))
+            damaged = rng.random() < 0.1
+            for side in two.sides:
+                append_odd(side, draft, damaged=damaged)
+        if rng.random() < 0.1:
+            ms = rng.choice([10, 1000, 31_000, 100_000])
+            for side in two.sides:
+                side.advance(ms)
+        if rng.random() < 0.05:
+            history.was_full = True
+            for side in two.sides:
+                side.journal.full = not side.journal.full
+        two.feed(b"".join(some_call(history) for _ in range(rng.choice([1, 1, 2, 5]))))
+        if rng.random() < 0.5:
+            two.settle()
+            history.learn()
+    for side in two.sides:
+        side.journal.full = False
+    history.window()
+    history.check()
+    two.close()
+
+
+def append_odd(side: Side, draft: RecordDraft, *, damaged: bool) -> None:
+    """Append a record, and damage its body."""
+    (place,) = side.store.append([draft])
+    side.appender.note_appended()
+    if damaged:
+        log = side.store.writer
+        assert log.segment is not None
+        log.segment.mapped[place.physical_offset - log.base + 90] ^= 1
