@@ -225,17 +225,21 @@ class Files:
         finally:
             self.close(fd)
 
-    def write_all(self, fd: int, data: bytes, position: int) -> None:
+    def write_all(self, fd: int, data: bytes | memoryview, position: int) -> None:
         """Write all bytes at a position; the kernel may take them in pieces."""
         written = self.pwrite(fd, data, position)
         while written < len(data):
             written += self.pwrite(fd, memoryview(data)[written:], position + written)
 
-    def write_new(self, path: Path, data: bytes) -> None:
+    def write_new(self, path: Path, *pieces: "ReadableBuffer") -> None:
         """Write a file anew and wait for the disk; its name is durable after `sync_directory`."""
         fd = self.open(path, CREATE, 0o644)
         try:
-            self.write_all(fd, data, 0)
+            position = 0
+            for piece in pieces:
+                with memoryview(piece) as data:
+                    self.write_all(fd, data, position)
+                    position += data.nbytes
             self.fsync(fd)
         finally:
             self.close(fd)

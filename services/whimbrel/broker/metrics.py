@@ -127,7 +127,7 @@ def families_of(role: "Role", counted: Counted) -> list[Family]:
         *lane_metrics(context.machine.lane),
         counted.calls.family(),
         *server_families(context.server),
-        *traffic(context.topics.rows, counted),
+        *traffic(context.topics.get, counted),
         *connections(context.clients),
         *consumers(role),
         *storage(role),
@@ -201,14 +201,14 @@ def serve_families(role: "Role", counted: Counted) -> "Exposition":
 # Sends and deliveries
 
 
-def traffic(topics: Mapping[str, TopicConfig], counted: Counted) -> list[Family]:
-    """Return what goes in and out; topics by name."""
+def traffic(topic_of: Callable[[str], TopicConfig | None], counted: Counted) -> list[Family]:
+    """Return what goes in and out; `topic_of` finds a topic by its name."""
     incoming = ("topic", "message_type", "is_system")
     outgoing = ("topic", "consumer_group", "is_retry", "is_system")
 
     def into(number: Callable[[Histogram], Number | Histogram]) -> Iterator[Point]:
         for (topic,), sizes in counted.sizes.items():
-            config = topics.get(topic)
+            config = topic_of(topic)
             kind = MessageType.NORMAL if config is None else config.message_type
             yield (topic, kind.lower(), is_system(topic, "")), number(sizes)
 

@@ -4,7 +4,7 @@ The `check_*` functions are the door for what the other process sent: a nameserv
 registration, a broker for each member that a nameserver reports.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -12,7 +12,7 @@ from whimbrel.errors import BadRequest
 from whimbrel.model.limits import GROUP_CHARS_MAX, ROUTE_QUEUES_MAX
 from whimbrel.model.names import BROKER_NAME, GROUP_TOPIC_PREFIXES, check_broker_name
 from whimbrel.model.route import Endpoint, check_host
-from whimbrel.model.topic import DataVersion, Permission, TopicConfig
+from whimbrel.model.topic import DataVersion, Permission, TableChange, TopicConfig
 
 __all__ = [
     "BrokerFacts",
@@ -49,6 +49,8 @@ class BrokerFacts:
             (`0.0.0.0`, `::`) means: the host under which the asking member reaches this broker.
         host_name: of the machine or container, for clients in the same network.
         topics: the whole table; sent when `version` differs from the one that the nameserver has.
+        change_since: returns what leads from a version of the table to `version`, to be sent instead, or None
+            when that is not known.
         writable: whether it takes writes now.
         instance: names this process of the broker, so that its place is not taken for another one's.
     """
@@ -60,6 +62,7 @@ class BrokerFacts:
     port: int
     version: DataVersion
     topics: Collection[TopicConfig]
+    change_since: Callable[[DataVersion], TableChange[TopicConfig] | None] = lambda version: None
     advertised_host: str = ""
     advertised_explicitly: bool = False
     ha_address: str = ""

@@ -10,7 +10,7 @@ configuration to topics that are created by a send.
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import IntFlag, StrEnum
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from whimbrel.model.limits import RETRY_MAX_DEFAULT
 from whimbrel.model.retry import RetryPolicy, policy_from_bean
@@ -24,6 +24,7 @@ __all__ = [
     "MessageType",
     "OrderedBy",
     "Permission",
+    "TableChange",
     "TopicConfig",
 ]
 
@@ -77,6 +78,25 @@ class OrderedBy(StrEnum):
 
     QUEUE = "queue"
     MESSAGE_GROUP = "message-group"
+
+
+Row = TypeVar("Row")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableChange(Generic[Row]):
+    """What leads from one version of a table to a later one.
+
+    Attributes:
+        before, after: the versions.
+        rows: those that were added or replaced, as they are in the later version.
+        removed: names of rows that are gone.
+    """
+
+    before: "DataVersion"
+    after: "DataVersion"
+    rows: tuple[Row, ...] = ()
+    removed: tuple[str, ...] = ()
 
 
 TYPES = {kind.value: kind for kind in MessageType}

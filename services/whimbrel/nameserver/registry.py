@@ -31,6 +31,8 @@ the place is anybody's who asks for it.
 - A master's table counts when its version changed, or when it is new in its place; it then replaces what the
   nameserver knew of that broker name. (RocketMQ only ever adds; there, topics are deleted at each nameserver
   by hand. Here the broker decides, as with 5.x's `deleteTopicWithBrokerRegistration`.)
+- A broker tells its table whole, or what has changed in it since a version. A change counts only when that is
+  the version which is known of this session; else the whole table is asked for. It costs what it changes.
 - A slave's table counts only while its group has no master, and adds only: it may lag behind the lost
   master's. A group without a master is routed to its lowest slave id, under id 0 and without the write bit
   (5.x's acting master).
@@ -49,7 +51,7 @@ from collections.abc import Collection, Hashable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
 from whimbrel.errors import BadRequest, Forbidden, NotReady, TopicNotFound
-from whimbrel.model.limits import AUTO_QUEUES, ROUTE_QUEUES_MAX
+from whimbrel.model.limits import AUTO_QUEUES, ROUTE_QUEUES_MAX, TOPICS_MAX
 from whimbrel.model.names import TEMPLATE_TOPIC
 from whimbrel.model.topic import INHERIT, WRITE, MessageType
 from whimbrel.nameserver.addresses import BrokerAddress
@@ -62,6 +64,7 @@ __all__ = [
     "Registry",
     "Route",
     "RouteEntry",
+    "TopicsChange",
     "Update",
 ]
 
@@ -103,18 +106,35 @@ class BrokerIdentity:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TopicsChange:
+    """What has changed in a broker's table.
+
+    Attributes:
+        base: the version that it leads on from.
+        topics: those that were added, or are others now.
+        deleted: those that are gone; none of `topics`.
+    """
+
+    base: tuple[int, int]
+    topics: dict[str, QueueCounts]
+    deleted: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Update:
     """One request of a session.
 
     Attributes:
         broker: set on the first request, and when something in it changed.
         topics: the whole table; None when it is not included.
+        change: what has changed in it, in place of the whole.
         version: of the table: time and counter.
         held_place: on the first request: the broker had its place when its last session broke.
     """
 
     broker: BrokerIdentity | None = None
     topics: dict[str, QueueCounts] | None = None
+    change: TopicsChange | None = None
     version: tuple[int, int] = (0, 0)
     log_begin: int = 0
     log_end: int = 0
@@ -128,6 +148,7 @@ class LiveSession:
 
     Attributes:
         version: of the table that counts; None before the first one.
+        topics_wanted: a change was about another version, and the whole table has not come since.
     """
 
     session: Session
@@ -138,6 +159,7 @@ class LiveSession:
     writable: bool = False
     version: tuple[int, int] | None = None
     topics: dict[str, QueueCounts] = field(default_factory=dict)
+    topics_wanted: bool = False
     held_place: bool = False
 
 
@@ -189,6 +211,9 @@ class Registry:
         self.live: dict[Session, LiveSession] = {}
         self.kept: dict[tuple[str, int], KeptPlace] = {}  # by name and id
         self.topics: dict[str, dict[str, QueueCounts]] = {}
+        # Counts what may change which topics brokers share: changes of the groups' membership, whole tables,
+        # and changes of topics that several brokers have.
+        self.sharing_changes = 0
 
     def settled(self, now: float) -> bool:
         """Return whether every living broker has registered, or had the time to."""
@@ -198,7 +223,8 @@ class Registry:
         """Apply a registration or a renewal; return whether the group's membership changed.
 
         Raises:
-            BadRequest: the first request of a session has no registration, or an invalid one.
+            BadRequest: the first request of a session has no registration, or an invalid one; or there are
+                too many topics.
         """
         live = self.live.get(session)
         if live is None:
@@ -213,12 +239,35 @@ class Registry:
         live.renewed_at = now
         live.log_begin, live.log_end, live.writable = update.log_begin, update.log_end, update.writable
         first = self.claim_place(live, now, registering=update.broker is not None)
-        if update.topics is not None and (first or update.version != live.version):
-            live.topics, live.version = update.topics, update.version
+        if update.change is not None:
+            self.take_change(live, update.change, update.version)
+        if update.topics is not None and (first or update.version != live.version or live.topics_wanted):
+            live.topics, live.version, live.topics_wanted = update.topics, update.version, False
             self.apply_topics(live)
         elif first:
             self.apply_topics(live)
+        if changed or first:
+            self.sharing_changes += 1
         return changed or first
+
+    def take_change(self, live: LiveSession, change: TopicsChange, version: tuple[int, int]) -> None:
+        """Apply a change of a session's table, or have the whole table asked for."""
+        if change.base != live.version:
+            live.topics_wanted = True
+            return
+        added = sum(topic not in live.topics for topic in change.topics)
+        gone = sum(topic in live.topics for topic in change.deleted)
+        if (count := len(live.topics) + added - gone) > TOPICS_MAX:
+            raise BadRequest(f"{count} topics: a broker has at most {TOPICS_MAX}; delete some")
+        live.version = version
+        counts = self.counts(live)
+        for topic in change.deleted:
+            if live.topics.pop(topic, None) is not None and counts and live.broker.id == MASTER_ID:
+                self.drop_topic(live.broker.name, topic)
+        for topic, queues in change.topics.items():
+            live.topics[topic] = queues
+            if counts:
+                self.put_topic(live.broker.name, topic, queues)
 
     def claim_place(self, live: LiveSession, now: float, *, registering: bool) -> bool:
         """Put the session into its group, if it may be there; return whether it was not there before."""
@@ -264,26 +313,43 @@ class Registry:
         return live.held_place and not known.held_place and not self.settled(now)
 
     def apply_topics(self, live: LiveSession) -> None:
-        """Apply a session's table, as far as its role allows."""
-        name = live.broker.name
-        group = self.groups.get(name)
-        if group is None or group.holders.get(live.broker.id) != live.session:
+        """Apply a session's whole table, as far as its role allows."""
+        self.sharing_changes += 1
+        if not self.counts(live):
             return
+        name = live.broker.name
         if live.broker.id == MASTER_ID:
             self.drop_topics(name, keep=live.topics)
-        elif MASTER_ID in group.holders:
-            return
         for topic, queues in live.topics.items():
             self.topics.setdefault(topic, {})[name] = queues
 
+    def counts(self, live: LiveSession) -> bool:
+        """Return whether a session's table counts: it has its place, as master or as slave without one."""
+        group = self.groups.get(live.broker.name)
+        if group is None or group.holders.get(live.broker.id) != live.session:
+            return False
+        return live.broker.id == MASTER_ID or MASTER_ID not in group.holders
+
+    def put_topic(self, name: str, topic: str, queues: QueueCounts) -> None:
+        """Take note of a topic of a broker name."""
+        brokers = self.topics.setdefault(topic, {})
+        brokers[name] = queues
+        self.sharing_changes += len(brokers) > 1
+
+    def drop_topic(self, name: str, topic: str) -> None:
+        """Forget a topic of a broker name; one without a broker vanishes."""
+        brokers = self.topics.get(topic, {})
+        self.sharing_changes += len(brokers) > 1
+        brokers.pop(name, None)
+        if not brokers:
+            self.topics.pop(topic, None)
+
     def drop_topics(self, name: str, keep: Collection[str] = ()) -> None:
-        """Forget a broker name's topics but those to keep; topics without a broker vanish."""
+        """Forget a broker name's topics but those to keep."""
         for topic in [
             topic for topic, brokers in self.topics.items() if name in brokers and topic not in keep
         ]:
-            del self.topics[topic][name]
-            if not self.topics[topic]:
-                del self.topics[topic]
+            self.drop_topic(name, topic)
 
     def release(self, live: LiveSession) -> bool:
         """Take a session out of its place; return whether it held one."""
@@ -292,6 +358,7 @@ class Registry:
         if group is None or group.holders.get(live.broker.id) != live.session:
             return False
         del group.holders[live.broker.id]
+        self.sharing_changes += 1
         if not group.holders:
             del self.groups[name]
             names = self.clusters[group.cluster]

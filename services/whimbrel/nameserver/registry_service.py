@@ -5,7 +5,9 @@ over: a hung broker's stream stays open, but its renewals do not come. Changes o
 sent to its other members.
 
 Masters also learn which topics for message groups other brokers have, and where those brokers are: all of
-them choose the queue of a group among all queues. That goes out when it changes, gathered by `tick`.
+them choose the queue of a group among all queues. That goes out when it changes, gathered by `tick`, and with
+the answer to who has changed it. A change of a table that changes nothing of this has nobody look for it, so
+what it costs does not grow with the number of topics.
 
 Every field that a session sends is checked (`model/registration.py`) before anything of it is kept: a bad one
 ends this session, with a sentence, and no other one. There are at most
@@ -32,7 +34,14 @@ from whimbrel.nameserver.addresses import (
     is_loopback,
     joined,
 )
-from whimbrel.nameserver.registry import BrokerIdentity, QueueCounts, Registry, Session, Update
+from whimbrel.nameserver.registry import (
+    BrokerIdentity,
+    QueueCounts,
+    Registry,
+    Session,
+    TopicsChange,
+    Update,
+)
 from whimbrel.nameserver.resolver import Resolver
 from whimbrel.nameserver.sessions import Sessions
 from whimbrel.pb.whimbrel.registry.v1 import registry_service_pb2 as registry_pb
@@ -165,7 +174,11 @@ class RegistryService:
     def update_for(self, session: Session, access: Access) -> registry_pb.SessionResponse:
         """Return a session's state, with addresses that it can dial."""
         own, live = self.own(), self.registry.live[session]
-        response = registry_pb.SessionResponse(settled=self.registry.settled(self.now()))
+        response = registry_pb.SessionResponse(
+            settled=self.registry.settled(self.now()),
+            takes_changes=True,
+            topics_wanted=live.topics_wanted,
+        )
         response.lease.seconds, response.lease.nanos = split(self.registry.lease_s)
         response.renew_interval.seconds, response.renew_interval.nanos = split(self.registry.renew_s)
         if self.registry.take_free_place(session, self.now()):
@@ -192,6 +205,9 @@ class RegistryService:
         stream, own = self.streams[session], self.own()
         if not self.registry.live[session].broker.master:
             return
+        if stream.changes_only and stream.told_at == self.registry.sharing_changes:
+            return
+        stream.told_at = self.registry.sharing_changes
         shared = registry_pb.SharedTopics()
         for topic, brokers in self.registry.shared_topics(session).items():
             added = shared.topics.add(topic=topic)
@@ -257,6 +273,8 @@ class BrokerStream:
     Attributes:
         left: the broker took its leave, or was told to go: its place is not kept.
         told: what it shares with other brokers, as it was told last.
+        told_at: as of which count of changes that was.
+        changes_only: its last request was about changes of topics.
     """
 
     def __init__(self, service: RegistryService, call: Call, outbox: Outbox) -> None:
@@ -266,6 +284,8 @@ class BrokerStream:
         self.opened_at = service.now()
         self.left = False
         self.told: registry_pb.SharedTopics | None = None
+        self.told_at = -1
+        self.changes_only = False
         service.streams[self] = self
 
     def received(self, message: registry_pb.SessionRequest) -> None:
@@ -277,9 +297,11 @@ class BrokerStream:
         update = update_of(message, self.peer_host)
         now = service.now()
         was_settled = registry.settled(now)
+        before = registry.sharing_changes
         changed = registry.update(self, update, now)
         live = registry.live[self]
-        service.sharing_stale |= changed or update.topics is not None
+        self.changes_only = update.change is not None
+        service.sharing_stale |= registry.sharing_changes != before
         if changed:
             logger.info(
                 "%s registered from %s, port %d: %d topics, log %d to %d", label(live.broker), self.peer_host,
@@ -348,11 +370,26 @@ def update_of(message: registry_pb.SessionRequest, peer_host: str) -> Update:
     return Update(
         broker=broker_of(message.registration, peer_host) if message.HasField("registration") else None,
         topics=topics_of(message.topics) if message.topics_included else None,
+        change=change_of(message) if message.HasField("change_base") else None,
         version=(message.version.timestamp_ms, message.version.counter),
         log_begin=message.log_begin,
         log_end=message.log_end,
         writable=message.writable,
         held_place=message.held_place,
+    )
+
+
+def change_of(message: registry_pb.SessionRequest) -> TopicsChange:
+    """Return what has changed in a topic table.
+
+    Raises:
+        BadRequest: a topic is invalid, or there are too many.
+    """
+    base, topics = message.change_base, topics_of(message.changed_topics)
+    return TopicsChange(
+        base=(base.timestamp_ms, base.counter),
+        topics=topics,
+        deleted=frozenset(message.deleted_topics).difference(topics),
     )
 
 

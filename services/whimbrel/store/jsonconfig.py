@@ -27,13 +27,27 @@ import logging
 import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from whimbrel.errors import StoreError
 from whimbrel.machine import FILES, Files
 from whimbrel.store.pages import refusing_when_full
 
-__all__ = ["Encoded", "dumps", "encoded_map", "encoded_member", "load", "loads", "open_own", "save"]
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
+
+__all__ = [
+    "Encoded",
+    "dumps",
+    "encoded_map",
+    "encoded_member",
+    "load",
+    "loads",
+    "open_own",
+    "save",
+    "save_pieces",
+    "split_at",
+]
 
 T = TypeVar("T")
 
@@ -44,6 +58,7 @@ UNUSUAL = re.compile(r'"(?:[^"\\]|\\.)*"|(-?\d+)(?=\s*:)|,(?=\s*[}\]])', re.DOTA
 INTEGER_KEY = "\x00int:"  # no name in a RocketMQ file may hold a control character
 ESCAPES = {'"': '\\"', "\\": "\\\\", "\b": "\\b", "\f": "\\f", "\n": "\\n", "\r": "\\r", "\t": "\\t"}
 SPECIAL = re.compile(r'["\\\x00-\x1f]')
+GAP = "\x00"  # stands in no text: control characters in strings are escaped
 
 
 def loads(text: str) -> Any:
@@ -96,6 +111,16 @@ def encoded_map(members: Iterable[str], *, level: int, pretty: bool) -> Encoded:
     text = ",".join(members)
     line = "\n" + "\t" * level if pretty and text else ""
     return Encoded(f"{{{text}{line}}}")
+
+
+def split_at(key: str, content: dict[str, Any], *, pretty: bool) -> tuple[str, str]:
+    """Return what stands before and behind the value of `key`, in the text of a map that has that key, too.
+
+    Fields go by their names. Who keeps a large value's text need not copy it into that of the whole.
+    """
+    whole = dict(sorted({**content, key: Encoded(GAP)}.items()))
+    before, _, behind = dumps(whole, pretty=pretty).partition(GAP)
+    return before, behind
 
 
 def write(value: Any, line: str, parts: list[str]) -> None:
@@ -230,11 +255,20 @@ def save(path: Path, text: str, files: Files = FILES) -> None:
     Raises:
         StoreFull: the disk has no room; the old file is as it was.
     """
+    save_pieces(path, (text.encode("utf-8"),), files)
+
+
+def save_pieces(path: Path, pieces: Iterable["ReadableBuffer"], files: Files = FILES) -> None:
+    """Replace the file by the pieces of a text, UTF-8, as `save` does.
+
+    Raises:
+        StoreFull: the disk has no room; the old file is as it was.
+    """
     temporary = path.with_name(path.name + ".tmp")
     try:
         with refusing_when_full(f"no room for {path.name}"):
             files.make_directory(path.parent)
-            files.write_new(temporary, text.encode("utf-8"))
+            files.write_new(temporary, *pieces)
             replace(temporary, path, files)
     except BaseException:
         files.unlink(temporary, missing_ok=True)

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from whimbrel.errors import BadRequest, Forbidden, NotReady, TopicNotFound
-from whimbrel.model.limits import ROUTE_QUEUES_MAX
+from whimbrel.model.limits import ROUTE_QUEUES_MAX, TOPICS_MAX
 from whimbrel.nameserver.addresses import BrokerAddress
 from whimbrel.nameserver.registry import (
     KEPT_PLACES_MAX,
@@ -13,6 +13,7 @@ from whimbrel.nameserver.registry import (
     QueueCounts,
     Registry,
     Route,
+    TopicsChange,
     Update,
 )
 
@@ -56,6 +57,11 @@ def queues(count: int = 4, permission: int = 6, kind: str = "NORMAL") -> QueueCo
 
 def first(who: BrokerIdentity, version: int = 1, **topics: QueueCounts) -> Update:
     return Update(broker=who, topics=topics, version=(version, 0))
+
+
+def changing(base: int, version: int, *deleted: str, **topics: QueueCounts) -> Update:
+    change = TopicsChange(base=(base, 0), topics=topics, deleted=frozenset(deleted))
+    return Update(change=change, version=(version, 0))
 
 
 def registry(*, expected_brokers: int = 0, **kwargs: float) -> Registry:
@@ -438,3 +444,97 @@ def test_a_route_with_more_queues_than_it_may_list_is_refused_with_what_to_do() 
     with pytest.raises(Forbidden, match="topic T has 16385 queues on 3 brokers, and a route lists"):
         table.route("T", OLD)
     assert len(table.route("U", OLD)) == 1
+
+
+def test_a_change_adds_replaces_and_removes_topics_of_the_master() -> None:
+    table = registry()
+    table.update("m", first(MASTER, T=queues(4), U=queues(), V=queues()), OLD)
+    assert not table.update("m", changing(1, 2, "U", T=queues(9), W=queues(2)), OLD)
+    assert {topic: brokers["a"].read_queues for topic, brokers in table.topics.items()} == {
+        "T": 9,
+        "V": 4,
+        "W": 2,
+    }
+    assert table.live["m"].topics.keys() == {"T", "V", "W"}
+    assert (table.live["m"].version, table.live["m"].topics_wanted) == ((2, 0), False)
+
+
+def test_a_change_about_a_version_that_is_not_here_asks_for_the_whole_table() -> None:
+    table = registry()
+    table.update("m", first(MASTER, T=queues(4)), OLD)
+    table.update("m", changing(2, 3, "T", U=queues()), OLD)
+    table.update("m", changing(3, 4, W=queues()), OLD)  # sent before the answer came
+    assert table.live["m"].topics_wanted and table.topics.keys() == {"T"}
+    table.update("m", Update(version=(4, 0)), OLD)
+    assert table.live["m"].topics_wanted
+    table.update("m", Update(topics={"U": queues(), "W": queues()}, version=(4, 0)), OLD)
+    assert not table.live["m"].topics_wanted and table.topics.keys() == {"U", "W"}
+    table.update("m", changing(4, 5, "U"), OLD)
+    assert not table.live["m"].topics_wanted and table.topics.keys() == {"W"}
+
+
+def test_a_change_of_one_broker_leaves_the_topics_of_others() -> None:
+    table = registry()
+    table.update("m", first(MASTER, T=queues(4), U=queues()), OLD)
+    table.update("o", first(OTHER, T=queues(2)), OLD)
+    table.update("m", changing(1, 2, "T", "U"), OLD)
+    assert shown(table.route("T", OLD)) == [("b", 0, 6)]
+    assert table.topics.keys() == {"T"}
+
+
+def test_a_slave_s_change_counts_only_without_a_master_and_adds_only() -> None:
+    table = registry()
+    table.update("m", first(MASTER, T=queues()), OLD)
+    table.update("s", first(SLAVE, T=queues()), OLD)
+    table.update("s", changing(1, 2, "T", U=queues()), OLD)
+    assert table.topics.keys() == {"T"} and table.live["s"].topics.keys() == {"U"}
+    table.leave("m")
+    assert table.topics.keys() == {"T", "U"}
+    table.update("s", changing(2, 3, "U", V=queues()), OLD)
+    assert table.topics.keys() == {"T", "U", "V"}
+
+
+def test_a_change_of_a_session_without_a_place_counts_once_it_has_one() -> None:
+    table = registry()
+    table.update("one", first(MASTER, T=queues()), OLD)
+    other = replace(MASTER, address=replace(MASTER.address, peer_host="10.0.0.9"), instance="i2")
+    table.update("two", first(other, T=queues()), OLD)
+    table.update("two", changing(1, 2, U=queues()), OLD)
+    assert table.topics.keys() == {"T"}
+    table.leave("one")
+    table.update("two", changing(2, 3, "T"), OLD)
+    assert table.topics.keys() == {"U"}
+
+
+def test_changes_make_no_more_topics_than_a_broker_may_have() -> None:
+    table = registry()
+    many = {f"t{number}": queues() for number in range(TOPICS_MAX)}
+    table.update("m", Update(broker=MASTER, topics=many, version=(1, 0)), OLD)
+    with pytest.raises(BadRequest, match="delete some"):
+        table.update("m", changing(1, 2, "none", more=queues()), OLD)
+    table.update("m", changing(1, 2, "t0", more=queues()), OLD)
+    assert len(table.topics) == TOPICS_MAX
+
+
+def test_only_changes_of_what_several_brokers_have_may_change_what_they_share() -> None:
+    table = registry()
+    table.update("m", first(MASTER, T=queues(kind="FIFO"), U=queues()), OLD)
+    table.update("o", first(OTHER, T=queues(kind="FIFO"), V=queues()), OLD)
+    before = table.sharing_changes
+    table.update("m", changing(1, 2, "U", W=queues(kind="FIFO")), OLD)
+    assert table.sharing_changes == before
+    for number, change in enumerate(
+        (
+            changing(2, 3, V=queues()),  # another one has it
+            changing(3, 4, "V"),
+            changing(4, 5, T=queues(9, kind="FIFO")),
+            changing(5, 6, "T"),
+            Update(topics={}, version=(7, 0)),
+        )
+    ):
+        before = table.sharing_changes
+        table.update("m", change, OLD)
+        assert table.sharing_changes > before, number
+    before = table.sharing_changes
+    table.leave("o")
+    assert table.sharing_changes > before

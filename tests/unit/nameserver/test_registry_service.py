@@ -277,3 +277,73 @@ def test_a_group_of_slaves_only_has_no_master_to_dial() -> None:
     )
     rig.service.tick(rig.now)
     assert [(one.broker_name, one.address) for one in shared(box)[-1].masters] == [("b", "")]
+
+
+def change(base: int, version: int, *deleted: str, **topics: tuple[int, str]) -> Any:
+    request = pb.SessionRequest(
+        version=pb.DataVersion(counter=version),
+        change_base=pb.DataVersion(counter=base),
+        deleted_topics=deleted,
+    )
+    for topic, (queues, kind) in topics.items():
+        request.changed_topics.add(
+            topic=topic, read_queues=queues, write_queues=queues, permission=6, message_type=kind
+        )
+    return request
+
+
+def test_a_broker_is_told_that_changes_are_taken_and_when_its_whole_table_is_wanted() -> None:
+    rig = Rig()
+    stream, box = master(rig, "a", "10.0.0.1", t=(4, "NORMAL"))
+    assert box.sent[-1].takes_changes and not box.sent[-1].topics_wanted
+    stream.received(change(0, 1, u=(2, "NORMAL")))
+    assert rig.registry.topics.keys() == {"t", "u"} and not box.sent[-1].topics_wanted
+    stream.received(change(7, 8, "t"))
+    assert rig.registry.topics.keys() == {"t", "u"} and box.sent[-1].topics_wanted
+    whole = pb.SessionRequest(version=pb.DataVersion(counter=8), topics_included=True)
+    stream.received(whole)
+    assert not rig.registry.topics and not box.sent[-1].topics_wanted
+
+
+@pytest.mark.parametrize("bad", [{"topic": ""}, {"topic": "T", "read_queues": -1}])
+def test_a_change_with_a_bad_topic_is_refused(bad: dict[str, Any]) -> None:
+    rig = Rig()
+    stream, _ = master(rig, "a", "10.0.0.1", t=(4, "NORMAL"))
+    request = change(0, 1, "t")
+    request.changed_topics.add(**bad)
+    with pytest.raises(BadRequest):
+        stream.received(request)
+    assert rig.registry.topics.keys() == {"t"}
+
+
+def test_a_topic_that_is_both_gone_and_changed_is_there() -> None:
+    rig = Rig()
+    stream, _ = master(rig, "a", "10.0.0.1", t=(4, "NORMAL"))
+    stream.received(change(0, 1, "t", t=(2, "NORMAL")))
+    assert rig.registry.topics["t"]["a"].read_queues == 2
+
+
+def test_a_change_of_what_masters_share_is_answered_with_it_and_others_hear_by_the_tick() -> None:
+    rig = Rig()
+    one, first = master(rig, "a", "10.0.0.1", t=(4, "FIFO"))
+    _, second = master(rig, "b", "10.0.0.2", t=(8, "FIFO"), m=(1, "MIXED"))
+    rig.service.tick(rig.now)
+    one.received(change(0, 1, m=(2, "MIXED")))
+    assert queues_of(first.sent[-1].shared) == {"t": {"b": 8}, "m": {"b": 1}}
+    rig.service.tick(rig.now)
+    assert queues_of(shared(second)[-1]) == {"t": {"a": 4}, "m": {"a": 2}}
+
+
+def test_a_change_of_what_no_other_has_makes_nobody_look_for_what_is_shared(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rig = Rig()
+    one, box = master(rig, "a", "10.0.0.1", t=(4, "FIFO"))
+    master(rig, "b", "10.0.0.2", t=(8, "FIFO"))
+    rig.service.tick(rig.now)
+    one.received(change(0, 1, u=(1, "NORMAL")))
+    before = len(box.sent)
+    monkeypatch.setattr(rig.registry, "shared_topics", lambda session: pytest.fail("all topics are walked"))
+    one.received(change(1, 2, w=(1, "FIFO")))
+    rig.service.tick(rig.now)
+    assert len(box.sent) == before + 1

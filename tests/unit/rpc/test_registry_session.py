@@ -7,7 +7,7 @@ import pytest
 
 from whimbrel.model.limits import ROUTE_QUEUES_MAX
 from whimbrel.model.registration import BrokerFacts
-from whimbrel.model.topic import DataVersion, TopicConfig
+from whimbrel.model.topic import DataVersion, TableChange, TopicConfig
 from whimbrel.pb.whimbrel.registry.v1 import registry_service_pb2 as pb
 from whimbrel.rpc.api.registry_session import read_update, session_request
 
@@ -53,3 +53,50 @@ def test_a_member_that_can_t_be_is_left_out(bad: dict[str, Any]) -> None:
     response.members.add(broker_id=1, address="10.0.0.2:8092", log_end=7)
     response.members.add(broker_id=2, **bad)
     assert [(member.broker_id, member.log_end) for member in read_update(response).members] == [(1, 7)]
+
+
+LATER = replace(
+    FACTS,
+    version=DataVersion(timestamp=2, counter=2),
+    topics=[TopicConfig(name="T"), TopicConfig(name="U", read_queues=2)],
+    change_since=lambda version: TableChange(
+        before=version,
+        after=DataVersion(timestamp=2, counter=2),
+        rows=(
+            TopicConfig(name="U", read_queues=2),
+            TopicConfig(name="many", read_queues=ROUTE_QUEUES_MAX + 1, write_queues=1),
+        ),
+        removed=("gone",),
+    ),
+)
+
+
+def test_a_nameserver_that_takes_changes_is_sent_what_changed_since_the_request_before() -> None:
+    request = session_request(LATER, "ns", FACTS, takes_changes=True)
+    assert not request.topics_included and not request.topics
+    assert (request.change_base.timestamp_ms, request.change_base.counter) == (1, 1)
+    assert [(topic.topic, topic.read_queues) for topic in request.changed_topics] == [("U", 2)]
+    assert set(request.deleted_topics) == {"gone", "many"}  # one that it would refuse is none
+
+
+@pytest.mark.parametrize(
+    ("facts", "reported", "how"),
+    [
+        (LATER, None, {"takes_changes": True}),  # the first request of a session
+        (LATER, FACTS, {}),  # a nameserver of an earlier version
+        (LATER, FACTS, {"takes_changes": True, "topics_wanted": True}),  # one that missed a change
+        (LATER, LATER, {"takes_changes": True, "topics_wanted": True}),
+        (replace(LATER, change_since=lambda version: None), FACTS, {"takes_changes": True}),  # too far behind
+    ],
+)
+def test_the_whole_table_goes_where_a_change_would_not_do(
+    facts: BrokerFacts, reported: BrokerFacts | None, how: dict[str, bool]
+) -> None:
+    request = session_request(facts, "ns", reported, **how)
+    assert request.topics_included and not request.HasField("change_base")
+    assert [topic.topic for topic in request.topics] == ["T", "U"]
+
+
+def test_a_renewal_without_news_tells_no_topics() -> None:
+    request = session_request(LATER, "ns", LATER, takes_changes=True)
+    assert not request.topics_included and not request.HasField("change_base")

@@ -182,7 +182,7 @@ class AdminService:
             write_queues=checked_queues(wanted.write_queues or wanted.read_queues or QUEUES_DEFAULT),
             permission=checked_permission(wanted.permission or READ | WRITE),
         ).with_type(message_type_of(wanted.message_type))
-        if any(topic.drained for topic in self.topics.rows.values()):
+        if self.topics.drained:
             made = made.with_drained(drained=True)
         self.topics.add(made)
         return admin.CreateTopicResponse(topic=self.topic_message(made))
@@ -386,7 +386,7 @@ class AdminService:
         ]
         delayed, open_transactions = self.waiting()
         return admin.DrainBrokerResponse(
-            drained_topics=sum(topic.drained for topic in self.topics.rows.values()),
+            drained_topics=self.topics.drained,
             undelivered=sum(row.lag for row in rows),
             in_flight=sum(row.in_flight for row in rows),
             delayed=delayed,

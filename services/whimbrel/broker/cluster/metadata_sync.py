@@ -1,21 +1,26 @@
 """A slave's copy of its master's metadata: watch, apply, watch again; and the lease stream beside it.
 
-Each text is applied as a whole: build the new table, write it, swap it (`tables.py`), so the slave never
-shows a table with topics missing (RocketMQ's slave empties it first). Consumer offsets go into the lease
-state by the maximum rule. When the master is gone, what was copied last stays.
+Each text is applied as a whole: build the new table, write it, swap it (`tables/versioned.py`), so the slave
+never shows a table with topics missing (RocketMQ's slave empties it first). Of topics and groups the master
+sends the whole table first, and then what changes in it; a change about another version than the one that is
+here ends the watch, and the next one begins with the whole table. Consumer offsets go into the lease state by
+the maximum rule. When the master is gone, what was copied last stays.
 """
 
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
 
 from whimbrel.broker.cluster.backoff import RETRY_S_MAX, Pause, keep_trying
-from whimbrel.broker.cluster.metadata import Metadata
+from whimbrel.broker.cluster.metadata import EncodedChange, Metadata
 from whimbrel.broker.tables.groups import GroupTable
 from whimbrel.broker.tables.offset_files import DelayOffsets, decode_offsets
 from whimbrel.broker.tables.shared_topics import TopicSharing
 from whimbrel.broker.tables.topics import TopicTable
+from whimbrel.broker.tables.versioned import VersionedTable
 from whimbrel.errors import WhimbrelError
+from whimbrel.model.topic import TableChange
 from whimbrel.store import jsonconfig
 
 __all__ = ["LeaseSync", "MetadataSync"]
@@ -97,7 +102,7 @@ class MetadataSync:
         if metadata.confirmed is not None:
             self.confirmed(metadata.confirmed)
         if metadata.topics is not None:
-            self.topics.replace_all(metadata.topics)
+            take_over(self.topics, metadata.topics)
         if metadata.deleted_offsets is not None:
             self.merge_deleted_offsets(metadata.deleted_offsets)
         if metadata.given_offsets is not None:
@@ -107,11 +112,24 @@ class MetadataSync:
         if metadata.shared_topics is not None and self.sharing is not None:
             self.sharing.replace(metadata.shared_topics)
         if metadata.groups is not None:
-            self.groups.replace_all(metadata.groups)
+            take_over(self.groups, metadata.groups)
         if metadata.offsets is not None:
             self.import_offsets(decode_offsets(jsonconfig.loads(metadata.offsets)))
         if metadata.delay_offsets is not None:
             self.delays.replace(metadata.delay_offsets)
+
+
+def take_over(table: VersionedTable[Any], news: str | EncodedChange) -> None:
+    """Take over the master's table, or what has changed in it.
+
+    Raises:
+        WhimbrelError: the news are not about what is here, or can't be written.
+    """
+    if isinstance(news, str):
+        table.replace_all(news)
+    else:
+        rows = table.decode_rows(news.rows)
+        table.apply(TableChange(before=news.before, after=news.after, rows=rows, removed=news.removed))
 
 
 class LeaseSync:

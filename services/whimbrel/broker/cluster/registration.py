@@ -9,6 +9,11 @@ of it runs on the serving loop on purpose: a broker whose loop hangs does not re
 routes.
 
 Nameservers share nothing, so each has a task and a state of its own; a dead one delays nobody.
+
+The topic table goes whole with a session's first request. Later requests of the session carry what changed
+since the one before: a stream keeps its order, so the nameserver has that version by then. One that has not
+asks for the whole table, and so it gets it; one of an earlier version says nothing of changes, and gets it
+whole each time.
 """
 
 import asyncio
@@ -126,6 +131,8 @@ class NameserverSession:
         self.accepted = False
         self.held_place = False  # as of the last answer, of this session or the one before
         self.leaving = False
+        self.takes_changes = False  # the nameserver has said so in this session
+        self.topics_wanted = False  # it has asked for the whole table
         self.channel: grpc.aio.Channel | None = None  # the session's
         self.warned = False  # one warning for each time it goes, not one for each attempt
         self.news = asyncio.Event()
@@ -153,6 +160,7 @@ class NameserverSession:
 
     async def session(self) -> str:
         """Register and renew until the stream breaks; return why it did."""
+        self.takes_changes = self.topics_wanted = False
         # A channel for each session: a new one resolves the name again, an old one may wait 30 s.
         async with open_aio_channel(self.nameserver) as channel:
             call = open_session(channel, self.requests())
@@ -183,6 +191,10 @@ class NameserverSession:
         if not self.accepted:
             self.accepted, self.warned = True, False
             logger.info("registered with nameserver %s, lease %g s", self.nameserver, self.lease_s)
+        self.takes_changes = answer.takes_changes
+        if answer.topics_wanted:
+            self.topics_wanted = True
+            self.news.set()
         self.held_place = not answer.displaced_by
         self.on_displaced(self.nameserver, answer.displaced_by)
         if answer.shared is not None:
@@ -194,8 +206,15 @@ class NameserverSession:
         sent: BrokerFacts | None = None
         while not self.leaving:
             self.news.clear()
-            facts = self.facts()
-            yield session_request(facts, self.host, sent, held_place=self.held_place)
+            facts, wanted, self.topics_wanted = self.facts(), self.topics_wanted, False
+            yield session_request(
+                facts,
+                self.host,
+                sent,
+                held_place=self.held_place,
+                takes_changes=self.takes_changes,
+                topics_wanted=wanted,
+            )
             sent = facts
             try:
                 async with asyncio.timeout(self.renew_s):

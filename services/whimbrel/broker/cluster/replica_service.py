@@ -13,13 +13,13 @@ forgotten.
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import grpc.aio
 
 from whimbrel.broker.cluster.lease_sync import LeaseExchange
-from whimbrel.broker.cluster.metadata import ROUND_S, Metadata, MetadataSource
+from whimbrel.broker.cluster.metadata import ROUND_S, EncodedChange, Known, Metadata, MetadataSource
 from whimbrel.broker.consume.lease_store import LeaseStore
 from whimbrel.errors import (
     BadRequest,
@@ -30,6 +30,7 @@ from whimbrel.errors import (
     WhimbrelError,
 )
 from whimbrel.model.registration import Member
+from whimbrel.model.topic import DataVersion
 from whimbrel.model.wire import REPLICA_SERVICE
 from whimbrel.pb.whimbrel.replica.v1 import replica_service_pb2 as replica
 from whimbrel.rpc.api.status import error_of
@@ -110,7 +111,7 @@ class MetadataWatches:
         self.source = source
         self.authoritative = authoritative
         self.open: dict[Watch, None] = {}  # in the order of their begin
-        source.on_change(self.changed)
+        source.on_change(self.tables_changed, self.others_changed)
 
     def method(self) -> BidiMethod:
         """Return the WatchMetadata method."""
@@ -128,7 +129,8 @@ class MetadataWatches:
                 "this broker does not lead: it is not a settled master, or behind one of its slaves"
             )
         self.open[watch] = None
-        watch.send(self.source.everything())
+        watch.known = Known(takes_changes=request.takes_changes)
+        watch.send(self.source.everything(watch.known))
 
     def stop(self, watch: "Watch") -> None:
         """Forget a slave."""
@@ -140,11 +142,15 @@ class MetadataWatches:
             self.stop(watch)
             watch.outbox.close(error)
 
-    def changed(self) -> None:
+    def tables_changed(self) -> None:
+        for watch in tuple(self.open):
+            watch.send(self.source.tables(watch.known))
+
+    def others_changed(self) -> None:
         if self.open:
-            tables = self.source.tables()
+            others = self.source.others()
             for watch in tuple(self.open):
-                watch.send(tables)
+                watch.send(others)
 
     def confirmed(self) -> None:
         """Send all slaves how far the log is confirmed, when that has moved."""
@@ -156,18 +162,24 @@ class MetadataWatches:
     def round(self) -> None:
         """Send all slaves everything that changed; to be called every `ROUND_S`, which shows that we live."""
         if self.open:
-            everything = self.source.everything()
+            rest = self.source.round()
             for watch in tuple(self.open):
-                watch.send(everything)
+                watch.send(self.source.everything(watch.known, rest))
 
 
 class Watch:
-    """One slave's stream."""
+    """One slave's stream.
+
+    Attributes:
+        sent: the texts that the slave was sent last.
+        known: what it was sent of the tables.
+    """
 
     def __init__(self, watches: MetadataWatches, outbox: Outbox) -> None:
         self.watches = watches
         self.outbox = outbox
         self.sent = Metadata()
+        self.known = Known()
 
     def received(self, message: Any) -> None:
         """Take the request."""
@@ -189,8 +201,10 @@ class Watch:
         """Send what differs from what was sent."""
         news = now.since(self.sent)
         response = replica.WatchMetadataResponse(
-            topics_json=news.topics,
-            groups_json=news.groups,
+            topics_json=text_of(news.topics),
+            groups_json=text_of(news.groups),
+            topics_change=change_message(news.topics),
+            groups_change=change_message(news.groups),
             offsets_json=news.offsets,
             delay_offsets_json=news.delay_offsets,
             queue_floors_json=news.deleted_offsets,
@@ -202,10 +216,55 @@ class Watch:
             shared_topics_json=news.shared_topics,
         )
         self.sent = news.over(self.sent)
+        topics, groups = self.watches.source.versions
+        if news.topics is not None:
+            self.known = replace(self.known, topics=topics)
+        if news.groups is not None:
+            self.known = replace(self.known, groups=groups)
         if not self.outbox.send(response):
             # It would miss a change; from a new stream it gets everything.
             self.watches.stop(self)
             self.outbox.close(Throttled("the slave does not read"))
+
+
+def text_of(news: str | EncodedChange | None) -> str | None:
+    """Return a whole table's text; None where it is something else."""
+    return news if isinstance(news, str) else None
+
+
+def change_message(news: str | EncodedChange | None) -> replica.TableChange | None:
+    """Return a change for the wire; None where it is something else."""
+    if not isinstance(news, EncodedChange):
+        return None
+    return replica.TableChange(
+        before=version_message(news.before),
+        after=version_message(news.after),
+        rows_json=news.rows,
+        removed=news.removed,
+    )
+
+
+def version_message(version: DataVersion) -> replica.TableVersion:
+    return replica.TableVersion(timestamp_ms=version.timestamp, counter=version.counter, state=version.state)
+
+
+def version_of(message: replica.TableVersion) -> DataVersion:
+    return DataVersion(timestamp=message.timestamp_ms, counter=message.counter, state=message.state)
+
+
+def table_news(response: Any, table: str) -> str | EncodedChange | None:
+    """Return what a response has of a table: its text, or what has changed in it; None: nothing."""
+    if response.HasField(f"{table}_json"):
+        return str(getattr(response, f"{table}_json"))
+    if not response.HasField(f"{table}_change"):
+        return None
+    change: replica.TableChange = getattr(response, f"{table}_change")
+    return EncodedChange(
+        before=version_of(change.before),
+        after=version_of(change.after),
+        rows=change.rows_json,
+        removed=tuple(change.removed),
+    )
 
 
 class LeaseStreams:
@@ -467,7 +526,7 @@ async def watch_metadata(address: str, hello: SlaveHello) -> AsyncIterator[Metad
         )
         stream = open_stream(
             replica.WatchMetadataRequest(
-                broker_name=hello.name, broker_id=hello.broker_id, log_end=hello.log_end
+                broker_name=hello.name, broker_id=hello.broker_id, log_end=hello.log_end, takes_changes=True
             )
         )
         try:
@@ -478,8 +537,8 @@ async def watch_metadata(address: str, hello: SlaveHello) -> AsyncIterator[Metad
                 if response is grpc.aio.EOF:
                     return
                 yield Metadata(
-                    topics=response.topics_json if response.HasField("topics_json") else None,
-                    groups=response.groups_json if response.HasField("groups_json") else None,
+                    topics=table_news(response, "topics"),
+                    groups=table_news(response, "groups"),
                     offsets=response.offsets_json if response.HasField("offsets_json") else None,
                     delay_offsets=response.delay_offsets_json
                     if response.HasField("delay_offsets_json")

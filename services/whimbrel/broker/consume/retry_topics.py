@@ -11,7 +11,7 @@ topics hold when we take a store over is delivered as messages of the topic prop
 so: those consumers subscribe to it themselves.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Mapping
 
 from whimbrel.model.names import RETRY_PREFIX
 
@@ -20,19 +20,21 @@ __all__ = ["Pair", "retry_topics"]
 Pair = tuple[str, str]  # group, topic
 
 
-def retry_topics(topics: Mapping[str, int], groups: Iterable[str]) -> dict[Pair, tuple[tuple[str, int], ...]]:
+def retry_topics(
+    kept: Mapping[str, int], topics: Container[str], groups: Container[str]
+) -> dict[Pair, tuple[tuple[str, int], ...]]:
     """Return which retry topics belong to a group on a topic, and how many queues each has.
 
     Args:
-        topics: names of all topics, with their numbers of queues. groups: names of all groups.
+        kept: names of groups' retry topics, with their numbers of queues.
+        topics: names of all topics.
+        groups: names of all groups.
     """
-    kept = [name for name in topics if name.startswith(RETRY_PREFIX)]
     found: dict[Pair, tuple[tuple[str, int], ...]] = {}
-    for group in groups if kept else ():
-        for name in kept:
-            for joint in "_+":
-                head = f"{RETRY_PREFIX}{group}{joint}"
-                topic = name.removeprefix(head)
-                if topic != name and topic in topics:
-                    found[group, topic] = (*found.get((group, topic), ()), (name, topics[name]))
+    for name, queues in kept.items():
+        rest = name.removeprefix(RETRY_PREFIX)
+        for place, joint in enumerate(rest):
+            group, topic = rest[:place], rest[place + 1 :]
+            if joint in "_+" and topic in topics and group in groups:
+                found[group, topic] = (*found.get((group, topic), ()), (name, queues))
     return found

@@ -23,6 +23,7 @@ def facts_of(role: "Role") -> BrokerFacts:
         port=options.advertise_port or role.context.port,
         version=topics.version,
         topics=topics.rows.values(),
+        change_since=topics.change_since,
         advertised_host=advertised_host(options),
         advertised_explicitly=bool(options.advertise_host),
         ha_address=role.ha_address,

@@ -283,8 +283,9 @@ class Role(ABC):
 
     def find_retry_topics(self) -> None:
         """Have receives read what RocketMQ left to be redelivered."""
-        topics = {row.name: row.read_queues for row in self.context.topics.rows.values()}
-        self.consumption.read_beside(retry_topics(topics, self.context.groups.rows))
+        topics, groups = self.context.topics, self.context.groups
+        kept = {name: topics.rows[name].read_queues for name in topics.retry_names}
+        self.consumption.read_beside(retry_topics(kept, topics.rows, groups.rows))
 
     # Serving
 

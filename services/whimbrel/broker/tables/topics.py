@@ -15,6 +15,7 @@ from whimbrel.model.limits import AUTO_QUEUES
 from whimbrel.model.names import (
     HALF_OP_TOPIC,
     HALF_TOPIC,
+    RETRY_PREFIX,
     SCHEDULE_TOPIC,
     TEMPLATE_TOPIC,
     TIMER_TOPIC,
@@ -29,7 +30,12 @@ QUEUES_DEFAULT = 8  # RocketMQ's default for topics made by an administrator
 
 
 class TopicTable(VersionedTable[TopicConfig]):
-    """Topics by name."""
+    """Topics by name.
+
+    Attributes:
+        drained: how many have lost their write bit by a drain.
+        retry_names: names of groups' retry topics, in the table's order.
+    """
 
     def __init__(
         self,
@@ -43,6 +49,8 @@ class TopicTable(VersionedTable[TopicConfig]):
     ) -> None:
         """Read the table below the config directory and add what a fresh broker owns."""
         super().__init__(config / "topics.json", "topicConfigTable", TopicConfig, clock=clock, files=files)
+        self.drained = 0
+        self.retry_names: dict[str, None] = {}
         self.auto_create = auto_create
         self.own = frozenset({cluster, broker_name, f"{cluster}_REPLY_TOPIC"})
         self.load(built_in(cluster, broker_name, auto_create=auto_create))
@@ -51,6 +59,15 @@ class TopicTable(VersionedTable[TopicConfig]):
             # A template left over from a run with the other setting would advertise what sends then refuse.
             wanted = template.permission & ~INHERIT | (INHERIT if auto_create else 0)
             self.put(replace(template, permission=wanted))
+
+    def row_changed(self, old: TopicConfig | None, new: TopicConfig | None) -> None:
+        """Keep the counts and the names of certain topics, so that nobody looks through all of them."""
+        self.drained += (new is not None and new.drained) - (old is not None and old.drained)
+        if new is None:
+            assert old is not None, "a row is there before or after"
+            self.retry_names.pop(old.name, None)
+        elif new.name.startswith(RETRY_PREFIX):
+            self.retry_names[new.name] = None
 
     def is_system(self, name: str) -> bool:
         """Return whether the topic is the broker's own: clients neither change it nor send to it."""

@@ -19,7 +19,7 @@ from whimbrel.model.registration import (
     check_topic_name,
 )
 from whimbrel.model.route import Endpoint
-from whimbrel.model.topic import TopicConfig
+from whimbrel.model.topic import DataVersion, TableChange, TopicConfig
 from whimbrel.model.wire import REGISTRY_SERVICE
 from whimbrel.pb.whimbrel.registry.v1 import registry_service_pb2 as registry
 
@@ -43,6 +43,8 @@ class SessionUpdate:
         settled: the nameserver has been up for long enough to know all of them.
         displaced_by: address of another broker that has the place of this one's name and id; else empty.
         shared: topics that other brokers have, too; None when nothing is said of them.
+        takes_changes: the nameserver takes changes of the topic table in place of the whole.
+        topics_wanted: it has not what a change was about, and asks for the whole table.
     """
 
     lease_s: float
@@ -51,6 +53,8 @@ class SessionUpdate:
     settled: bool
     displaced_by: str = ""
     shared: SharedTopics | None = None
+    takes_changes: bool = False
+    topics_wanted: bool = False
 
 
 def registration_of(facts: BrokerFacts, nameserver_host: str) -> registry.Registration:
@@ -71,7 +75,13 @@ def registration_of(facts: BrokerFacts, nameserver_host: str) -> registry.Regist
 
 
 def session_request(
-    facts: BrokerFacts, nameserver_host: str, reported: BrokerFacts | None, *, held_place: bool = False
+    facts: BrokerFacts,
+    nameserver_host: str,
+    reported: BrokerFacts | None,
+    *,
+    held_place: bool = False,
+    takes_changes: bool = False,
+    topics_wanted: bool = False,
 ) -> registry.SessionRequest:
     """Return what changed since the facts that were `reported`.
 
@@ -80,9 +90,11 @@ def session_request(
         nameserver_host: the host under which it dials the nameserver.
         reported: the facts of the request before; None on the first one of a session, which tells all.
         held_place: on the first request: whether the broker had its place when the session before broke.
+        takes_changes: whether the nameserver takes what changed in the topic table, too.
+        topics_wanted: whether it asks for the whole table.
     """
     request = registry.SessionRequest(
-        version=registry.DataVersion(timestamp_ms=facts.version.timestamp, counter=facts.version.counter),
+        version=version_message(facts.version),
         log_begin=facts.log_begin,
         log_end=facts.log_end,
         writable=facts.writable,
@@ -91,18 +103,43 @@ def session_request(
     registration = registration_of(facts, nameserver_host)
     if reported is None or registration != registration_of(reported, nameserver_host):
         request.registration.CopyFrom(registration)
-    if reported is None or facts.version != reported.version:
+    if reported is not None and not topics_wanted and facts.version == reported.version:
+        return request
+    change = None
+    if reported is not None and takes_changes and not topics_wanted:
+        change = facts.change_since(reported.version)
+    if change is None:
         request.topics_included = True
-        for topic in filter(may_register, facts.topics):
-            request.topics.add(
-                topic=topic.name,
-                read_queues=topic.read_queues,
-                write_queues=topic.write_queues,
-                permission=topic.permission,
-                message_type=topic.message_type.value,
-                system_flag=topic.system_flag,
-            )
+        request.topics.extend(map(topic_message, filter(may_register, facts.topics)))
+    else:
+        add_change(request, change)
     return request
+
+
+def add_change(request: registry.SessionRequest, change: TableChange[TopicConfig]) -> None:
+    """Add what changed in the topic table; a topic that is left out from now on is gone."""
+    request.change_base.CopyFrom(version_message(change.before))
+    request.deleted_topics.extend(change.removed)
+    for topic in change.rows:
+        if may_register(topic):
+            request.changed_topics.append(topic_message(topic))
+        else:
+            request.deleted_topics.append(topic.name)
+
+
+def version_message(version: DataVersion) -> registry.DataVersion:
+    return registry.DataVersion(timestamp_ms=version.timestamp, counter=version.counter)
+
+
+def topic_message(topic: TopicConfig) -> registry.TopicQueues:
+    return registry.TopicQueues(
+        topic=topic.name,
+        read_queues=topic.read_queues,
+        write_queues=topic.write_queues,
+        permission=topic.permission,
+        message_type=topic.message_type.value,
+        system_flag=topic.system_flag,
+    )
 
 
 def may_register(topic: TopicConfig) -> bool:
@@ -128,6 +165,8 @@ def read_update(response: registry.SessionResponse) -> SessionUpdate:
         settled=response.settled,
         displaced_by=response.displaced_by,
         shared=shared_of(response.shared) if response.HasField("shared") else None,
+        takes_changes=response.takes_changes,
+        topics_wanted=response.topics_wanted,
     )
 
 

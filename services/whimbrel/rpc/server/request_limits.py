@@ -167,7 +167,10 @@ LIMITS: dict[str, Allowed] = {
         REGISTRY_SERVICE,
         "DescribeCluster",
         {
-            "Session": Allowed(16 << 20, {"topics": TOPICS_MAX}),
+            "Session": Allowed(
+                16 << 20,
+                {"topics": TOPICS_MAX, "changed_topics": TOPICS_MAX, "deleted_topics": TOPICS_MAX},
+            ),
             "AskProducer": Allowed(
                 RPC_MESSAGE_BYTES_MAX,
                 {

@@ -5,14 +5,15 @@ from typing import Any
 
 import pytest
 
-from whimbrel.broker.cluster.metadata import Metadata, MetadataSource
+from whimbrel.broker.cluster.metadata import EncodedChange, Known, Metadata, MetadataSource
 from whimbrel.broker.cluster.metadata_sync import MetadataSync
-from whimbrel.broker.cluster.replica_service import MetadataWatches
+from whimbrel.broker.cluster.replica_service import MetadataWatches, table_news
 from whimbrel.broker.tables.groups import GroupTable
 from whimbrel.broker.tables.offset_files import DelayOffsets, OffsetFile
 from whimbrel.broker.tables.shared_topics import TopicSharing
 from whimbrel.broker.tables.topics import TopicTable
-from whimbrel.errors import BadRequest, NotReady
+from whimbrel.broker.tables.versioned import CHANGED_NAMES_MAX
+from whimbrel.errors import BadRequest, NotReady, RemoteProtocolError, StoreError
 from whimbrel.model.registration import SharedTopics
 from whimbrel.model.topic import GroupConfig, TopicConfig
 from whimbrel.pb.whimbrel.replica.v1 import replica_service_pb2 as replica
@@ -77,6 +78,23 @@ class Slave:
         )
 
 
+def _followed(master: Tables, slave: Slave) -> tuple[Any, FakeOutbox]:
+    """Have a slave that takes changes watch a master; it has everything then."""
+    watches, handler, outbox = _watching(master)
+    handler.received(replica.WatchMetadataRequest(broker_name="a", broker_id=1, takes_changes=True))
+    _apply(slave, outbox)
+    return watches, outbox
+
+
+def _apply(slave: Slave, outbox: FakeOutbox) -> list[Any]:
+    """Hand what was sent to the slave; return it."""
+    taken, outbox.sent = outbox.sent, []
+    for response in taken:
+        news = Metadata(topics=table_news(response, "topics"), groups=table_news(response, "groups"))
+        slave.sync.apply(news)
+    return taken
+
+
 def _watching(master: Tables, *, authoritative: bool = True) -> tuple[MetadataWatches, Any, FakeOutbox]:
     watches = MetadataWatches(
         "a", master.source, authoritative=lambda log_end: authoritative and log_end <= 100
@@ -93,7 +111,7 @@ def test_slave_ends_with_the_masters_tables(tmp_path: Path) -> None:
     master.delays.replace('{"offsetTable":{1:2}}')
     master.offsets = {("t", "g"): {0: 5}}
     slave.tables.topics.add(TopicConfig(name="deleted"))
-    slave.sync.apply(master.source.everything())
+    slave.sync.apply(master.source.everything(Known()))
     assert slave.tables.topics.rows == master.topics.rows
     assert slave.tables.groups.rows == master.groups.rows
     assert slave.tables.delays.text == master.delays.text
@@ -204,7 +222,76 @@ def test_what_other_brokers_have_goes_out_at_once_and_a_later_master_knows_who_i
     slave.sync.apply(Metadata(shared_topics=outbox.sent[-1].shared_topics_json))
     assert slave.tables.sharing.others == {"t": {"b": 4}}
     slave.sync.apply(Metadata())  # an earlier version's master says nothing of it
-    slave.sync.apply(master.source.everything())
+    slave.sync.apply(master.source.everything(Known()))
     leading = TopicSharing(slave.tables.topics, "a", tmp_path / "s")
     leading.told("n", SharedTopics(queues={}, masters={}))
     assert leading.others == {"t": {"b": 4}}
+
+
+def test_a_slave_is_sent_the_rows_that_changed_and_ends_with_the_same_file(tmp_path: Path) -> None:
+    master, slave = Tables(tmp_path / "m"), Slave(tmp_path / "s")
+    for number in range(100):
+        master.topics.add(TopicConfig(name=f"t{number}"))
+    _, outbox = _followed(master, slave)
+    master.topics.add(TopicConfig(name="new"))
+    master.topics.put(TopicConfig(name="t7", read_queues=3, write_queues=3))
+    master.topics.remove("t50")
+    master.groups.add(GroupConfig(name="g"))
+    sent = _apply(slave, outbox)
+    assert not any(response.HasField("topics_json") or response.HasField("groups_json") for response in sent)
+    assert all(len(response.SerializeToString()) < 600 for response in sent)
+    assert slave.tables.topics.rows == master.topics.rows and slave.tables.groups.rows == master.groups.rows
+    files = [(tmp_path / where / "topics.json").read_bytes() for where in "ms"]
+    assert files[0] == files[1]
+
+
+def test_a_change_costs_as_many_bytes_with_many_topics_as_with_few(tmp_path: Path) -> None:
+    master, slave = Tables(tmp_path / "m"), Slave(tmp_path / "s")
+    _, outbox = _followed(master, slave)
+    master.topics.add(TopicConfig(name="a00"))
+    (few,) = _apply(slave, outbox)
+    master.topics.put_all(TopicConfig(name=f"t{number}") for number in range(1_000))
+    _apply(slave, outbox)
+    master.topics.add(TopicConfig(name="a01"))
+    (many,) = _apply(slave, outbox)
+    assert many.ByteSize() <= few.ByteSize() + 16
+
+
+def test_a_slave_that_is_too_far_behind_for_a_change_gets_the_whole_table(tmp_path: Path) -> None:
+    master, slave = Tables(tmp_path / "m"), Slave(tmp_path / "s")
+    _, outbox = _followed(master, slave)
+    master.topics.put_all(TopicConfig(name=f"t{number}") for number in range(CHANGED_NAMES_MAX))
+    (sent,) = _apply(slave, outbox)
+    assert sent.HasField("topics_json") and not sent.HasField("topics_change")
+    assert slave.tables.topics.rows == master.topics.rows
+
+
+def test_a_change_about_another_version_is_refused_and_changes_nothing(tmp_path: Path) -> None:
+    master, slave = Tables(tmp_path / "m"), Slave(tmp_path / "s")
+    _, outbox = _followed(master, slave)
+    slave.tables.topics.add(TopicConfig(name="adopted"))
+    before = dict(slave.tables.topics.rows)
+    master.topics.add(TopicConfig(name="t"))
+    with pytest.raises(RemoteProtocolError):
+        _apply(slave, outbox)
+    assert slave.tables.topics.rows == before
+    slave.sync.apply(master.source.everything(Known()))  # as the next watch begins
+    assert slave.tables.topics.rows == master.topics.rows
+
+
+@pytest.mark.parametrize("rows", ["{", "[]", '{"t":7}', '{"t":{"readQueueNums":"x"}}'])
+def test_a_change_that_is_no_table_s_is_refused(rows: str, tmp_path: Path) -> None:
+    slave = Slave(tmp_path)
+    version, before = slave.tables.topics.version, dict(slave.tables.topics.rows)
+    with pytest.raises(StoreError):
+        slave.sync.apply(Metadata(topics=EncodedChange(before=version, after=version.after(9), rows=rows)))
+    assert (slave.tables.topics.version, slave.tables.topics.rows) == (version, before)
+
+
+def test_a_round_sends_no_table_again(tmp_path: Path) -> None:
+    master, slave = Tables(tmp_path / "m"), Slave(tmp_path / "s")
+    watches, outbox = _followed(master, slave)
+    master.topics.add(TopicConfig(name="t"))
+    _apply(slave, outbox)
+    watches.round()
+    assert outbox.sent == [replica.WatchMetadataResponse()]

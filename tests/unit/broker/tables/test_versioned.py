@@ -1,6 +1,9 @@
 """The broker's topics, groups and offset files on disk."""
 
+import errno
+import random
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -8,14 +11,34 @@ from goldens import golden
 from whimbrel.broker.tables.groups import BUILT_IN_GROUPS, GroupTable
 from whimbrel.broker.tables.offset_files import DelayOffsets, OffsetFile
 from whimbrel.broker.tables.topics import TopicTable
-from whimbrel.errors import AlreadyExists, StoreError
+from whimbrel.broker.tables.versioned import CHANGED_NAMES_MAX
+from whimbrel.errors import AlreadyExists, RemoteProtocolError, StoreError, StoreFull
+from whimbrel.machine import Files
 from whimbrel.model.topic import GroupConfig, MessageType, TopicConfig
 from whimbrel.store import jsonconfig
 
 
-def topics_of(config: Path, *, auto_create: bool = False, now: int = 1_000) -> TopicTable:
+class FullDisk(Files):
+    """A disk that takes no file while it is full."""
+
+    full = False
+
+    def pwrite(self, fd: int, data: Any, position: int) -> int:
+        if self.full:
+            raise OSError(errno.ENOSPC, "full")
+        return super().pwrite(fd, data, position)
+
+
+def topics_of(
+    config: Path, *, auto_create: bool = False, now: int = 1_000, files: Files | None = None
+) -> TopicTable:
     return TopicTable(
-        config, cluster="DefaultCluster", broker_name="broker-a", auto_create=auto_create, clock=lambda: now
+        config,
+        cluster="DefaultCluster",
+        broker_name="broker-a",
+        auto_create=auto_create,
+        clock=lambda: now,
+        files=files or Files(),
     )
 
 
@@ -196,3 +219,107 @@ def test_damaged_delay_offsets_are_left_alone(tmp_path: Path) -> None:
     path.write_bytes(b"\xff{")
     assert DelayOffsets(tmp_path).text == ""
     assert path.read_bytes() == b"\xff{"
+
+
+def test_the_file_is_that_of_its_rows_after_any_changes(tmp_path: Path) -> None:
+    topics, random_ = topics_of(tmp_path), random.Random(7)
+    for step in range(300):
+        name = f"t{random_.randrange(20)}"
+        if random_.random() < 0.3:
+            topics.remove(name)
+        else:
+            topics.put(TopicConfig(name=name, read_queues=random_.randrange(1, 5)))
+        if step % 10 == 0:
+            content = {
+                "dataVersion": topics.version.bean(),
+                "topicConfigTable": {name: row.bean() for name, row in topics.rows.items()},
+            }
+            assert (tmp_path / "topics.json").read_text() == jsonconfig.dumps(content) == topics.encode()
+            assert topics.encode(pretty=False) == jsonconfig.dumps(content, pretty=False)
+    again = topics_of(tmp_path)
+    assert list(again.rows) == list(topics.rows) and again.version == topics.version
+
+
+def test_fields_of_newer_versions_stay_in_the_file_in_their_order(tmp_path: Path) -> None:
+    (tmp_path / "topics.json").write_text('{"aNew":{"b":[1]},"topicConfigTable":{"t":{}},"zNew":"z"}')
+    topics = topics_of(tmp_path)
+    topics.add(TopicConfig(name="u"))
+    content = jsonconfig.load(tmp_path / "topics.json")
+    assert list(content) == ["aNew", "dataVersion", "topicConfigTable", "zNew"]
+    assert (content["aNew"], content["zNew"]) == ({"b": [1]}, "z")
+    assert {"t", "u"} <= content["topicConfigTable"].keys()
+
+
+def test_a_change_that_finds_no_room_changes_nothing_and_the_next_one_is_whole(tmp_path: Path) -> None:
+    disk = FullDisk()
+    topics = topics_of(tmp_path, files=disk)
+    topics.add(TopicConfig(name="t"))
+    master = topics_of(tmp_path / "m")
+    before = (dict(topics.rows), topics.version, (tmp_path / "topics.json").read_bytes())
+    seen: list[bool] = []
+    topics.on_change.append(lambda: seen.append(True))
+    disk.full = True
+    for change in (
+        lambda: topics.add(TopicConfig(name="u")),
+        lambda: topics.put(TopicConfig(name="t", read_queues=1)),
+        lambda: topics.remove("t"),
+        lambda: topics.replace_all(master.encode(pretty=False)),
+    ):
+        with pytest.raises(StoreFull):
+            change()
+        assert (topics.rows, topics.version, (tmp_path / "topics.json").read_bytes()) == before
+    assert not seen
+    disk.full = False
+    topics.add(TopicConfig(name="v"))
+    again = topics_of(tmp_path)
+    assert again.rows == topics.rows and {"t", "v"} <= again.rows.keys() and "u" not in again.rows
+
+
+def test_what_changed_since_a_version_leads_to_the_table_as_it_is(tmp_path: Path) -> None:
+    topics, other = topics_of(tmp_path / "a"), topics_of(tmp_path / "b")
+    topics.add(TopicConfig(name="gone"))
+    other.replace_all(topics.encode(pretty=False))
+    since = topics.version
+    topics.add(TopicConfig(name="t"))
+    topics.put(TopicConfig(name="t", read_queues=2))
+    topics.remove("gone")
+    topics.add(TopicConfig(name="short-lived"))
+    topics.remove("short-lived")
+    change = topics.change_since(since)
+    assert change is not None
+    assert ([row.name for row in change.rows], set(change.removed)) == (["t"], {"gone", "short-lived"})
+    other.apply(change)
+    assert (other.rows, other.version) == (topics.rows, topics.version)
+    with pytest.raises(RemoteProtocolError):
+        other.apply(change)
+    none = topics.change_since(topics.version)
+    assert none is not None and not none.rows and not none.removed
+
+
+def test_changes_are_remembered_up_to_a_bound(tmp_path: Path) -> None:
+    topics = topics_of(tmp_path)
+    assert topics.change_since(topics.version.after(5)) is None
+    first = topics.version
+    topics.add(TopicConfig(name="t"))
+    second = topics.version
+    topics.put_all(TopicConfig(name=f"t{number}") for number in range(CHANGED_NAMES_MAX - 2))
+    assert topics.change_since(first) is None
+    assert topics.change_since(second) is not None
+    topics.put_all(TopicConfig(name=f"u{number}") for number in range(CHANGED_NAMES_MAX))
+    assert topics.change_since(second) is None and not topics.changes
+
+
+def test_drained_topics_and_retry_topics_are_counted_as_they_come_and_go(tmp_path: Path) -> None:
+    topics = topics_of(tmp_path)
+    drained = TopicConfig(name="d").with_drained(drained=True)
+    topics.put_all([drained, TopicConfig(name="t"), TopicConfig(name="%RETRY%g_t")])
+    assert (topics.drained, list(topics.retry_names)) == (1, ["%RETRY%g_t"])
+    again = topics_of(tmp_path)
+    assert (again.drained, list(again.retry_names)) == (1, ["%RETRY%g_t"])
+    again.put(drained.with_drained(drained=False))
+    again.remove("%RETRY%g_t")
+    assert (again.drained, list(again.retry_names)) == (0, [])
+    again.replace_all(topics.encode(pretty=False))
+    assert (again.drained, list(again.retry_names)) == (1, ["%RETRY%g_t"])
+    again.remove("d")
+    assert again.drained == 0

@@ -72,7 +72,7 @@ class Registration(_message.Message):
     def __init__(self, cluster: _Optional[str] = ..., broker_name: _Optional[str] = ..., broker_id: _Optional[int] = ..., role: _Optional[_Union[BrokerRole, str]] = ..., advertised_host: _Optional[str] = ..., advertised_explicitly: _Optional[bool] = ..., port: _Optional[int] = ..., ha_address: _Optional[str] = ..., nameserver_host: _Optional[str] = ..., host_name: _Optional[str] = ..., instance_id: _Optional[str] = ...) -> None: ...
 
 class SessionRequest(_message.Message):
-    __slots__ = ("registration", "topics", "topics_included", "version", "log_end", "log_begin", "writable", "held_place")
+    __slots__ = ("registration", "topics", "topics_included", "version", "log_end", "log_begin", "writable", "held_place", "changed_topics", "deleted_topics", "change_base")
     REGISTRATION_FIELD_NUMBER: _ClassVar[int]
     TOPICS_FIELD_NUMBER: _ClassVar[int]
     TOPICS_INCLUDED_FIELD_NUMBER: _ClassVar[int]
@@ -81,6 +81,9 @@ class SessionRequest(_message.Message):
     LOG_BEGIN_FIELD_NUMBER: _ClassVar[int]
     WRITABLE_FIELD_NUMBER: _ClassVar[int]
     HELD_PLACE_FIELD_NUMBER: _ClassVar[int]
+    CHANGED_TOPICS_FIELD_NUMBER: _ClassVar[int]
+    DELETED_TOPICS_FIELD_NUMBER: _ClassVar[int]
+    CHANGE_BASE_FIELD_NUMBER: _ClassVar[int]
     registration: Registration
     topics: _containers.RepeatedCompositeFieldContainer[TopicQueues]
     topics_included: bool
@@ -89,7 +92,10 @@ class SessionRequest(_message.Message):
     log_begin: int
     writable: bool
     held_place: bool
-    def __init__(self, registration: _Optional[_Union[Registration, _Mapping]] = ..., topics: _Optional[_Iterable[_Union[TopicQueues, _Mapping]]] = ..., topics_included: _Optional[bool] = ..., version: _Optional[_Union[DataVersion, _Mapping]] = ..., log_end: _Optional[int] = ..., log_begin: _Optional[int] = ..., writable: _Optional[bool] = ..., held_place: _Optional[bool] = ...) -> None: ...
+    changed_topics: _containers.RepeatedCompositeFieldContainer[TopicQueues]
+    deleted_topics: _containers.RepeatedScalarFieldContainer[str]
+    change_base: DataVersion
+    def __init__(self, registration: _Optional[_Union[Registration, _Mapping]] = ..., topics: _Optional[_Iterable[_Union[TopicQueues, _Mapping]]] = ..., topics_included: _Optional[bool] = ..., version: _Optional[_Union[DataVersion, _Mapping]] = ..., log_end: _Optional[int] = ..., log_begin: _Optional[int] = ..., writable: _Optional[bool] = ..., held_place: _Optional[bool] = ..., changed_topics: _Optional[_Iterable[_Union[TopicQueues, _Mapping]]] = ..., deleted_topics: _Optional[_Iterable[str]] = ..., change_base: _Optional[_Union[DataVersion, _Mapping]] = ...) -> None: ...
 
 class Member(_message.Message):
     __slots__ = ("broker_id", "address", "ha_address", "log_end", "log_begin")
@@ -138,20 +144,24 @@ class SharedTopics(_message.Message):
     def __init__(self, topics: _Optional[_Iterable[_Union[SharedTopic, _Mapping]]] = ..., masters: _Optional[_Iterable[_Union[Master, _Mapping]]] = ...) -> None: ...
 
 class SessionResponse(_message.Message):
-    __slots__ = ("lease", "renew_interval", "members", "settled", "displaced_by", "shared")
+    __slots__ = ("lease", "renew_interval", "members", "settled", "displaced_by", "shared", "takes_changes", "topics_wanted")
     LEASE_FIELD_NUMBER: _ClassVar[int]
     RENEW_INTERVAL_FIELD_NUMBER: _ClassVar[int]
     MEMBERS_FIELD_NUMBER: _ClassVar[int]
     SETTLED_FIELD_NUMBER: _ClassVar[int]
     DISPLACED_BY_FIELD_NUMBER: _ClassVar[int]
     SHARED_FIELD_NUMBER: _ClassVar[int]
+    TAKES_CHANGES_FIELD_NUMBER: _ClassVar[int]
+    TOPICS_WANTED_FIELD_NUMBER: _ClassVar[int]
     lease: _duration_pb2.Duration
     renew_interval: _duration_pb2.Duration
     members: _containers.RepeatedCompositeFieldContainer[Member]
     settled: bool
     displaced_by: str
     shared: SharedTopics
-    def __init__(self, lease: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., renew_interval: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., members: _Optional[_Iterable[_Union[Member, _Mapping]]] = ..., settled: _Optional[bool] = ..., displaced_by: _Optional[str] = ..., shared: _Optional[_Union[SharedTopics, _Mapping]] = ...) -> None: ...
+    takes_changes: bool
+    topics_wanted: bool
+    def __init__(self, lease: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., renew_interval: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., members: _Optional[_Iterable[_Union[Member, _Mapping]]] = ..., settled: _Optional[bool] = ..., displaced_by: _Optional[str] = ..., shared: _Optional[_Union[SharedTopics, _Mapping]] = ..., takes_changes: _Optional[bool] = ..., topics_wanted: _Optional[bool] = ...) -> None: ...
 
 class DescribeClusterRequest(_message.Message):
     __slots__ = ("access_host",)

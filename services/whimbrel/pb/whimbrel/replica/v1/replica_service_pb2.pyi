@@ -1,6 +1,8 @@
+from google.protobuf.internal import containers as _containers
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
-from typing import ClassVar as _ClassVar, Optional as _Optional
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
@@ -19,17 +21,41 @@ class IntroduceResponse(_message.Message):
     def __init__(self) -> None: ...
 
 class WatchMetadataRequest(_message.Message):
-    __slots__ = ("broker_name", "broker_id", "log_end")
+    __slots__ = ("broker_name", "broker_id", "log_end", "takes_changes")
     BROKER_NAME_FIELD_NUMBER: _ClassVar[int]
     BROKER_ID_FIELD_NUMBER: _ClassVar[int]
     LOG_END_FIELD_NUMBER: _ClassVar[int]
+    TAKES_CHANGES_FIELD_NUMBER: _ClassVar[int]
     broker_name: str
     broker_id: int
     log_end: int
-    def __init__(self, broker_name: _Optional[str] = ..., broker_id: _Optional[int] = ..., log_end: _Optional[int] = ...) -> None: ...
+    takes_changes: bool
+    def __init__(self, broker_name: _Optional[str] = ..., broker_id: _Optional[int] = ..., log_end: _Optional[int] = ..., takes_changes: _Optional[bool] = ...) -> None: ...
+
+class TableVersion(_message.Message):
+    __slots__ = ("timestamp_ms", "counter", "state")
+    TIMESTAMP_MS_FIELD_NUMBER: _ClassVar[int]
+    COUNTER_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    timestamp_ms: int
+    counter: int
+    state: int
+    def __init__(self, timestamp_ms: _Optional[int] = ..., counter: _Optional[int] = ..., state: _Optional[int] = ...) -> None: ...
+
+class TableChange(_message.Message):
+    __slots__ = ("before", "after", "rows_json", "removed")
+    BEFORE_FIELD_NUMBER: _ClassVar[int]
+    AFTER_FIELD_NUMBER: _ClassVar[int]
+    ROWS_JSON_FIELD_NUMBER: _ClassVar[int]
+    REMOVED_FIELD_NUMBER: _ClassVar[int]
+    before: TableVersion
+    after: TableVersion
+    rows_json: str
+    removed: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, before: _Optional[_Union[TableVersion, _Mapping]] = ..., after: _Optional[_Union[TableVersion, _Mapping]] = ..., rows_json: _Optional[str] = ..., removed: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class WatchMetadataResponse(_message.Message):
-    __slots__ = ("topics_json", "groups_json", "offsets_json", "delay_offsets_json", "queue_floors_json", "confirmed_offset", "queue_offsets_json", "queue_offsets_at", "timer_read_ms", "timer_log_end", "shared_topics_json")
+    __slots__ = ("topics_json", "groups_json", "offsets_json", "delay_offsets_json", "queue_floors_json", "confirmed_offset", "queue_offsets_json", "queue_offsets_at", "timer_read_ms", "timer_log_end", "shared_topics_json", "topics_change", "groups_change")
     TOPICS_JSON_FIELD_NUMBER: _ClassVar[int]
     GROUPS_JSON_FIELD_NUMBER: _ClassVar[int]
     OFFSETS_JSON_FIELD_NUMBER: _ClassVar[int]
@@ -41,6 +67,8 @@ class WatchMetadataResponse(_message.Message):
     TIMER_READ_MS_FIELD_NUMBER: _ClassVar[int]
     TIMER_LOG_END_FIELD_NUMBER: _ClassVar[int]
     SHARED_TOPICS_JSON_FIELD_NUMBER: _ClassVar[int]
+    TOPICS_CHANGE_FIELD_NUMBER: _ClassVar[int]
+    GROUPS_CHANGE_FIELD_NUMBER: _ClassVar[int]
     topics_json: str
     groups_json: str
     offsets_json: str
@@ -52,7 +80,9 @@ class WatchMetadataResponse(_message.Message):
     timer_read_ms: int
     timer_log_end: int
     shared_topics_json: str
-    def __init__(self, topics_json: _Optional[str] = ..., groups_json: _Optional[str] = ..., offsets_json: _Optional[str] = ..., delay_offsets_json: _Optional[str] = ..., queue_floors_json: _Optional[str] = ..., confirmed_offset: _Optional[int] = ..., queue_offsets_json: _Optional[str] = ..., queue_offsets_at: _Optional[int] = ..., timer_read_ms: _Optional[int] = ..., timer_log_end: _Optional[int] = ..., shared_topics_json: _Optional[str] = ...) -> None: ...
+    topics_change: TableChange
+    groups_change: TableChange
+    def __init__(self, topics_json: _Optional[str] = ..., groups_json: _Optional[str] = ..., offsets_json: _Optional[str] = ..., delay_offsets_json: _Optional[str] = ..., queue_floors_json: _Optional[str] = ..., confirmed_offset: _Optional[int] = ..., queue_offsets_json: _Optional[str] = ..., queue_offsets_at: _Optional[int] = ..., timer_read_ms: _Optional[int] = ..., timer_log_end: _Optional[int] = ..., shared_topics_json: _Optional[str] = ..., topics_change: _Optional[_Union[TableChange, _Mapping]] = ..., groups_change: _Optional[_Union[TableChange, _Mapping]] = ...) -> None: ...
 
 class SyncLeasesRequest(_message.Message):
     __slots__ = ("broker_name", "entries", "snapshot_done", "broker_id", "log_end", "reads_orders")

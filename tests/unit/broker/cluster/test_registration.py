@@ -1,0 +1,89 @@
+"""What a broker tells one nameserver, request by request; the stream is played by the test."""
+
+import asyncio
+from dataclasses import replace
+from typing import Any
+
+from whimbrel.broker.cluster.registration import NameserverSession
+from whimbrel.model.registration import BrokerFacts
+from whimbrel.model.topic import DataVersion, TableChange, TopicConfig
+from whimbrel.pb.whimbrel.registry.v1 import registry_service_pb2 as pb
+
+
+class Rig:
+    """A session, and the broker's table, which grows by one topic at a time."""
+
+    def __init__(self) -> None:
+        self.topics: list[TopicConfig] = []
+        self.session = NameserverSession(
+            "127.0.0.1:1",
+            self.facts,
+            lambda *_: None,
+            lambda _: None,
+            lambda *_: None,
+            lambda *_: None,
+        )
+        self.stream = self.session.requests()
+
+    def facts(self) -> BrokerFacts:
+        facts = BrokerFacts(
+            cluster="C",
+            broker_name="a",
+            broker_id=0,
+            role="master",
+            port=8091,
+            version=DataVersion(timestamp=1, counter=len(self.topics)),
+            topics=tuple(self.topics),
+        )
+        return replace(facts, change_since=self.change_since)
+
+    def change_since(self, version: DataVersion) -> TableChange[TopicConfig]:
+        after = DataVersion(timestamp=1, counter=len(self.topics))
+        return TableChange(before=version, after=after, rows=tuple(self.topics[version.counter :]))
+
+    def make(self, name: str) -> None:
+        self.topics.append(TopicConfig(name=name))
+        self.session.news.set()
+
+    def answer(self, **fields: Any) -> None:
+        self.session.answered(pb.SessionResponse(**fields))
+
+    async def next(self) -> tuple[list[str], list[str]]:
+        """Return the topics of the next request: those of the whole table, and those of a change."""
+        request = await asyncio.wait_for(anext(self.stream), 5)
+        assert request.topics_included or not request.topics
+        return [one.topic for one in request.topics], [one.topic for one in request.changed_topics]
+
+
+async def test_a_nameserver_that_takes_changes_gets_the_table_once_and_then_what_changed() -> None:
+    rig = Rig()
+    rig.make("t")
+    assert await rig.next() == (["t"], [])
+    rig.answer(takes_changes=True)
+    rig.make("u")
+    assert await rig.next() == ([], ["u"])
+    rig.make("v")  # before the answer
+    rig.make("w")
+    assert await rig.next() == ([], ["v", "w"])
+
+
+async def test_a_nameserver_that_says_nothing_of_changes_gets_the_whole_table_each_time() -> None:
+    rig = Rig()
+    assert await rig.next() == ([], [])
+    rig.make("t")  # before any answer
+    assert await rig.next() == (["t"], [])
+    rig.answer()
+    rig.make("u")
+    assert await rig.next() == (["t", "u"], [])
+
+
+async def test_a_nameserver_that_missed_a_change_gets_the_whole_table_at_once() -> None:
+    rig = Rig()
+    await rig.next()
+    rig.answer(takes_changes=True)
+    rig.make("t")
+    assert await rig.next() == ([], ["t"])
+    rig.answer(takes_changes=True, topics_wanted=True)
+    assert await rig.next() == (["t"], [])
+    rig.make("u")
+    assert await rig.next() == ([], ["u"])
