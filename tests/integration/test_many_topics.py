@@ -7,6 +7,7 @@ import grpc
 import pytest
 
 from brokerapi import Api
+from earlierkit import exchange, services_of
 from processes import Cluster, Process, until
 from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as v2
 from whimbrel.pb.whimbrel.admin.v1 import admin_service_pb2 as admin
@@ -78,3 +79,20 @@ def test_a_nameserver_and_a_slave_that_were_away_meanwhile_end_with_the_same_top
         cluster.nameserver.wait_ready()
         cluster.slaves[0].wait_ready()
         end_alike(cluster, {name: 2 for name in NAMES if name not in (NAMES[7], NAMES[120])})
+
+
+@pytest.mark.parametrize("which", ["nameserver", "master", "slave"])
+def test_processes_of_an_earlier_version_end_with_the_same_topics(which: str, tmp_path: Path) -> None:
+    """They know nothing of changes, and are sent, or send, whole tables."""
+    old = services_of("a83429d", tmp_path)
+    with Cluster(tmp_path / "cluster", slaves=1, broker=SETTINGS) as cluster:
+        cluster.wait_usable()
+        exchange(
+            {"nameserver": cluster.nameserver, "master": cluster.master}.get(which, cluster.slaves[0]), old
+        )
+        cluster.wait_usable()
+        master = api(cluster.master)
+        make(master, *NAMES[:40])
+        master.administer("UpdateTopic", name=NAMES[0], read_queues=5, write_queues=5)
+        master.administer("DeleteTopic", name=NAMES[1])
+        end_alike(cluster, {NAMES[0]: 5} | dict.fromkeys(NAMES[2:40], 2))

@@ -4,45 +4,20 @@ The order is that of docs/upgrade.md: slave, nameserver, master. Nothing acknowl
 the group gets everything, both logs end alike, and both stores are without damage.
 """
 
-import subprocess
-import tarfile
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from earlierkit import CURRENT, exchange, services_of
 from noting import Load, read_all
-from processes import Cluster, Process, until
+from processes import Cluster, until
 from whimbrel.client.sync import Admin
 from whimbrel.store.shared_page import SharedPage
 from whimbrel.store.verify import verify
 
-REPOSITORY = Path(__file__).parents[2]
 TOPIC = "orders"
 AFTER_EACH = 40  # messages acknowledged after each process before the next one is exchanged
-
-
-def services_of(commit: str, to: Path) -> Path:
-    """Return the package's directory as of a commit."""
-    archive = to / "services.tar"
-    made = subprocess.run(
-        ["git", "-C", str(REPOSITORY), "archive", "-o", str(archive), commit, "services"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if made.returncode:
-        pytest.skip(f"commit {commit} is not in this clone: {made.stderr.strip()}")
-    with tarfile.open(archive) as found:
-        found.extractall(to, filter="data")
-    return to / "services"
-
-
-def exchange(process: Process, services: Path) -> None:
-    """Stop it, and start it with another version."""
-    assert process.stop() == 0
-    process.services = services
-    process.start()
 
 
 @pytest.mark.parametrize(
@@ -53,7 +28,7 @@ def test_a_cluster_is_upgraded_process_by_process_under_load(
     commit: str, back: bool, tmp_path: Path, measured: Callable[[str], None]
 ) -> None:
     """And back again, with `back`."""
-    old, new = services_of(commit, tmp_path), REPOSITORY / "services"
+    old, new = services_of(commit, tmp_path), CURRENT
     settings: dict[str, object] = {"replication": "sync", "commitlog_file_size": 64 * 1024}
     cluster = Cluster(tmp_path / "cluster", start=False, broker=settings)
     with cluster:

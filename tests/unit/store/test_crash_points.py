@@ -210,7 +210,8 @@ def test_a_changed_config_file_is_the_old_or_the_new_one() -> None:
 
     def act(scene: Scene) -> None:
         for number in (1, 2):
-            jsonconfig.save(path, texts[number], scene.process.files)
+            text = texts[number].encode()
+            jsonconfig.save_pieces(path, (text[:6], bytearray(text[6:9]), text[9:]), scene.process.files)
             done.append(number)
 
     def check(scene: Scene) -> None:

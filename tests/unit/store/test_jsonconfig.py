@@ -123,3 +123,12 @@ def test_a_map_of_kept_entries_has_the_same_text(rows: dict[str, Any], pretty: b
     assert jsonconfig.dumps(kept, pretty=pretty) == jsonconfig.dumps(
         {"first": {"a": 1}, "table": rows}, pretty=pretty
     )
+
+
+@pytest.mark.parametrize("pretty", [True, False])
+def test_text_around_a_value_is_that_of_the_whole_map(pretty: bool) -> None:
+    value = {"m": {"x": "\x00", 3: 4}}
+    before, behind = jsonconfig.split_at("k", {"z": 1, "a": "k\x00"}, pretty=pretty)
+    whole = {"a": "k\x00", "k": jsonconfig.Encoded("VALUE"), "z": 1}
+    assert f"{before}VALUE{behind}" == jsonconfig.dumps(whole, pretty=pretty)
+    assert jsonconfig.loads(f"{before}{jsonconfig.dumps(value, pretty=False)}{behind}")["k"] == value
