@@ -161,13 +161,13 @@ def lane_metrics(lane: Lane) -> list[Family]:
         ),
         Family(
             name="whimbrel_lane_delivered",
-            type="counter",
+            kind="counter",
             help="Messages for consumers that the compiled lane has made from the log.",
             read=lambda: [((), lane.delivered)],
         ),
         Family(
             name="whimbrel_lane_acknowledged",
-            type="counter",
+            kind="counter",
             help="Messages that consumers have acknowledged by the compiled lane.",
             read=lambda: [((), lane.acknowledged)],
         ),
