@@ -116,10 +116,14 @@ class Side:
         self.topics = TopicTable(
             self.root / "config", cluster="C", broker_name="b", auto_create=False, clock=machine.wall_ms
         )
-        for name, queues in QUEUES.items():
-            self.topics.add(TopicConfig(name=name, read_queues=queues, write_queues=queues))
-        for kind in (MessageType.FIFO, MessageType.MIXED):
-            self.topics.add(TopicConfig(name=kind.lower(), read_queues=2, write_queues=2).with_type(kind))
+        plain = [
+            TopicConfig(name=name, read_queues=queues, write_queues=queues) for name, queues in QUEUES.items()
+        ]
+        others = [
+            TopicConfig(name=kind.lower(), read_queues=2, write_queues=2).with_type(kind)
+            for kind in (MessageType.FIFO, MessageType.MIXED)
+        ]
+        self.topics.put_all([*plain, *others])
         self.appender = Watched(
             self.store,
             self.store.page,
@@ -164,8 +168,7 @@ class Side:
     def open_consumption(self) -> None:
         """Make groups and what serves them."""
         self.groups = GroupTable(self.root / "config", auto_create=False, clock=self.machine.wall_ms)
-        for group in GROUPS:
-            self.groups.add(group)
+        self.groups.put_all(GROUPS)
         self.clock, self.journal = FakeClock(), FakeJournal()
         self.clock.now = self.now
         policies = Policies(self.groups)

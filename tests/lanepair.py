@@ -67,10 +67,16 @@ class Two:
     """Both sides, with one connection each."""
 
     def __init__(self, root: Path, stub: socket.socket, **how: Any) -> None:
-        self.lane = lane_or_skip()
+        self.lane, self.stub = lane_or_skip(), stub
         self.python = Side(root / "python", None, OPTIONS, **how).open()
         self.compiled = Side(root / "lane", self.lane, OPTIONS, **how).open()
-        self.connections = [side.connect(stub) for side in (self.python, self.compiled)]
+        self.connections = [side.connect(stub) for side in self.sides]
+
+    def connect_anew(self) -> None:
+        """Go on with another connection; what waits on the one before is settled."""
+        for connection, _ in self.connections:
+            connection.connection_lost(None)
+        self.connections = [side.connect(self.stub) for side in self.sides]
 
     @property
     def sides(self) -> tuple[Side, Side]:
