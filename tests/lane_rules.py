@@ -127,19 +127,19 @@ RULES = (
         "Some(queue_id)",
     ),
     Rule("a refused group leaves no turn", "pass.rs", "topic.turn = turn;", ""),
-    Rule("an answer fits into the window", "pass.rs", "|| size as i64 > most.min(window)", ""),
+    Rule("an answer fits into the window", "pass.rs", " && size as i64 <= most", ""),
     Rule(
         "streams have a bound",
         "calls.rs",
         "calls.len() + self.open.len() < self.state.streams_left",
         "true",
     ),
-    Rule("sampled messages are Python's", "pass.rs", "(messages.len() as u64 <= self.log.unsampled)", "true"),
+    Rule("sampled messages are Python's", "pass.rs", "(messages.len() as u64 <= log.unsampled)", "true"),
     Rule(
         "a refused group leaves the table",
         "pass.rs",
-        "decoder.undo(mark);\n                    let stop",
-        "let stop",
+        "decoder.undo(mark);\n            return",
+        "return",
     ),
     Rule("a refused block leaves the table", "calls.rs", "            decoder.undo(mark);\n", ""),
     Rule(
@@ -150,7 +150,7 @@ RULES = (
     ),
     Rule("a message is not compressed", "calls.rs", "prefix[0] == 0 && length", "length"),
     Rule("received data has a window", "calls.rs", "|| received > self.state.receive_window", ""),
-    Rule("a path is of the method", "calls.rs", "path != Some(&shape.path) || ", ""),
+    Rule("a path is of the method", "calls.rs", "position(|one| one == path)?", "position(|one| one == path).unwrap_or(0)"),
     Rule("a window that grows is counted", "calls.rs", "self.state.send_window += self.grown;", ""),
     Rule(
         "frames for older streams are told",
