@@ -150,7 +150,12 @@ RULES = (
     ),
     Rule("a message is not compressed", "calls.rs", "prefix[0] == 0 && length", "length"),
     Rule("received data has a window", "calls.rs", "|| received > self.state.receive_window", ""),
-    Rule("a path is of the method", "calls.rs", "position(|one| one == path)?", "position(|one| one == path).unwrap_or(0)"),
+    Rule(
+        "a path is of the method",
+        "calls.rs",
+        "position(|one| one == path)?",
+        "position(|one| one == path).unwrap_or(0)",
+    ),
     Rule("a window that grows is counted", "calls.rs", "self.state.send_window += self.grown;", ""),
     Rule(
         "frames for older streams are told",
