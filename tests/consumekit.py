@@ -8,7 +8,7 @@ from whimbrel.broker.consume.filters import compile_filter
 from whimbrel.broker.consume.group_consumption import GroupConsumption
 from whimbrel.broker.consume.plan import Delivered, ReceiveRequest
 from whimbrel.deferred import Deferred
-from whimbrel.errors import InvalidReceiptHandle, StoreFull
+from whimbrel.errors import InvalidReceiptHandle, NotReady, StoreFull
 from whimbrel.store.codec import RecordDraft, StoredMessage, encode_record, format_properties, tags_code
 
 __all__ = ["FakeClock", "FakeJournal", "FakeStore", "Rig", "attempts", "offsets"]
@@ -90,7 +90,7 @@ class FakeJournal:
 
     def __init__(self) -> None:
         self.chunks: list[bytes] = []
-        self.full = False
+        self.full = self.closed = False
 
     def load(self) -> list[bytes]:
         return list(self.chunks)
@@ -99,6 +99,8 @@ class FakeJournal:
         pass
 
     def append(self, entries: bytes) -> None:
+        if self.closed:
+            raise NotReady("closed")
         if self.full:
             raise StoreFull("full")
         self.chunks.append(entries)

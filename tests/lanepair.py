@@ -1,8 +1,11 @@
 """A broker by Python and one by the lane, side by side, and the plain requests that both get."""
 
 import asyncio
+import os
 import random
+import shutil
 import socket
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +16,10 @@ from whimbrel.pb import Timestamp
 from whimbrel.pb.apache.rocketmq.v2 import service_pb2 as messaging
 from whimbrel.store.options import StoreOptions
 
-__all__ = ["TEXTS", "Two", "message", "request", "run"]
+__all__ = ["SEED", "TEXTS", "Two", "message", "play_all", "request", "run"]
+
+ROUNDS = int(os.environ.get("WHIMBREL_LANE_ROUNDS", "1"))  # of `make fuzz-fast`
+SEED = int(os.environ.get("WHIMBREL_LANE_SEED", "1"))
 
 OPTIONS = StoreOptions(
     commitlog_file_size=1 << 22,
@@ -133,3 +139,25 @@ def run(work: Any) -> Any:
         return work()
 
     return asyncio.run(body())
+
+
+def play_all(root: Path, part: int, calls_each: int, play: Callable[[Path, random.Random], int]) -> None:
+    """Play generated work, each with a seed and a directory of its own, until there were enough calls.
+
+    Args:
+        root: for the directories.
+        part: which part of the seeds.
+        calls_each: in a round, at least.
+        play: plays on a loop, and returns how many calls it has made.
+    """
+    calls = number = 0
+    while calls < ROUNDS * calls_each:
+        seed = SEED * 1_000_003 + part * 100_003 + number
+        work = root / str(number)
+        work.mkdir()
+        try:
+            calls += run(lambda: play(work, random.Random(seed)))  # noqa: B023 - it is run at once
+        except AssertionError as error:
+            raise AssertionError(f"seed {seed}: {error}") from error
+        shutil.rmtree(work)
+        number += 1

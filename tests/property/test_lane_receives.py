@@ -1,8 +1,6 @@
 """Receives, pulls and acknowledgements go the same way by Python and by the lane: generated histories."""
 
-import os
 import random
-import shutil
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,7 +9,7 @@ from typing import Any
 import pytest
 
 from lanebroker import GROUPS, SERVICE, STYLES, Client, Side, answers, frame, same
-from lanepair import Two, request, run
+from lanepair import SEED, Two, play_all, request, run
 from whimbrel.broker.consume.receipts import ReceiptHandle
 from whimbrel.pb import Duration
 from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as v2
@@ -20,8 +18,6 @@ from whimbrel.rpc.http2.frames import DATA, RST_STREAM, SETTING, SETTINGS, WINDO
 from whimbrel.rpc.http2.grpc_format import unprefixed
 from whimbrel.store.codec import COMPRESSED, RecordDraft, pack_host, property_of, tag_bytes_code
 
-ROUNDS = int(os.environ.get("WHIMBREL_LANE_ROUNDS", "1"))  # of `make fuzz-fast`
-SEED = int(os.environ.get("WHIMBREL_LANE_SEED", "1"))
 PATHS = {
     name: f"/{SERVICE}/{name}"
     for name in ("SendMessage", "ReceiveMessage", "PullMessage", "AckMessage", "ChangeInvisibleDuration")
@@ -299,6 +295,32 @@ def test_the_lane_does_nearly_all_of_what_is_plain(
     run(body)
 
 
+@pytest.mark.parametrize("state", ["full", "closed"])
+def test_a_journal_that_takes_nothing_is_an_error_of_the_call(
+    tmp_path: Path, stub: socket.socket, state: str
+) -> None:
+    def body() -> None:
+        rng = random.Random(SEED)
+        history = History(tmp_path, stub, rng)
+        two = history.two
+        history.begin()
+        history.window()
+        two.feed(history.receive("g", "orders"))
+        history.learn()
+        two.feed(history.client.call(request(rng)))  # the lane learns whose calls it may take
+        ((group, topic, message_id, handle),) = history.handles
+        for refuses in (True, False):
+            for side in two.sides:
+                setattr(side.journal, state, refuses)
+            two.feed(history.ack(group, topic, [(message_id, handle)]))
+            assert not two.connections[1][1].closing, "the connection goes on"
+            assert two.lane.acknowledged == (0 if refuses else 1)
+        history.check()
+        two.close()
+
+    run(body)
+
+
 @pytest.mark.parametrize("window", ["of the stream", "of the connection"])
 def test_an_answer_that_does_not_fit_into_the_window_waits(
     tmp_path: Path, stub: socket.socket, window: str
@@ -355,17 +377,7 @@ def test_odd_handles_are_pythons(tmp_path: Path, stub: socket.socket, kind: str)
 def test_generated_histories_of_consumers_go_the_same_way(
     tmp_path: Path, stub: socket.socket, part: int
 ) -> None:
-    calls = number = 0
-    while calls < ROUNDS * CALLS:
-        seed = SEED * 1_000_003 + part * 100_003 + number
-        work = tmp_path / str(number)
-        work.mkdir()
-        try:
-            calls += run(lambda: generated(work, stub, random.Random(seed)))  # noqa: B023 - it is run at once
-        except AssertionError as error:
-            raise AssertionError(f"seed {seed}: {error}") from error
-        shutil.rmtree(work)
-        number += 1
+    play_all(tmp_path, part, CALLS, lambda work, rng: generated(work, stub, rng))
 
 
 def generated(work: Path, stub: socket.socket, rng: random.Random) -> int:

@@ -1,8 +1,6 @@
 """Sends go the same way by Python and by the lane: generated requests and connections, damaged ones too."""
 
-import os
 import random
-import shutil
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,15 +9,13 @@ from typing import Any
 import pytest
 
 from lanebroker import CLIENT, STYLES, Client, frame
-from lanepair import Two, message, request, run
+from lanepair import SEED, Two, message, play_all, request, run
 from storekit import NOW
 from whimbrel.broker.api.response_bytes import varint
 from whimbrel.pb.apache.rocketmq.v2 import service_pb2 as messaging
 from whimbrel.rpc.http2.frames import PING, RST_STREAM, SETTING, SETTINGS, WINDOW_UPDATE
 from whimbrel.rpc.http2.stream import Limits
 
-ROUNDS = int(os.environ.get("WHIMBREL_LANE_ROUNDS", "1"))  # of `make fuzz-fast`
-SEED = int(os.environ.get("WHIMBREL_LANE_SEED", "1"))
 CALLS = 8_000  # of each part, at least, in a round
 CONNECTIONS = 8  # to one pair of brokers
 ODD = (
@@ -145,17 +141,7 @@ def test_the_lane_does_nearly_all_of_what_is_plain(
 
 @pytest.mark.parametrize("part", range(4))
 def test_generated_connections_are_answered_the_same(tmp_path: Path, stub: socket.socket, part: int) -> None:
-    calls = number = 0
-    while calls < ROUNDS * CALLS:
-        seed = SEED * 1_000_003 + part * 100_003 + number
-        work = tmp_path / str(number)
-        work.mkdir()
-        try:
-            calls += run(lambda: generated(work, stub, random.Random(seed)))  # noqa: B023 - it is run at once
-        except AssertionError as error:
-            raise AssertionError(f"seed {seed}: {error}") from error
-        shutil.rmtree(work)
-        number += 1
+    play_all(tmp_path, part, CALLS, lambda work, rng: generated(work, stub, rng))
 
 
 def generated(work: Path, stub: socket.socket, rng: random.Random) -> int:

@@ -229,10 +229,10 @@ class ReceiveService:
     ) -> list[Any]:
         """Return responses with messages, handles and attempts; the lane makes those that it has read."""
         frames: list[Any] = []
-        for record, group in groupby(found, key=is_of_lane):
+        for of_lane, group in groupby(found, key=lambda one: record_of(one[0]) is not None):
             some = list(group)
-            if record and self.lane_messages is not None:
-                wanted = [(message.record, handle, attempt) for message, handle, attempt in some]  # type: ignore[attr-defined]  # all are LaneMessages
+            if of_lane and self.lane_messages is not None:
+                wanted = [(record_of(message), handle, attempt) for message, handle, attempt in some]
                 framed = self.lane_messages.responses(wanted, namespace)
                 if framed is not None:
                     frames.append(EncodedMany(framed))
@@ -361,10 +361,9 @@ class ReceiveService:
         return messaging.QueryOffsetResponse(status=OK, offset=offset)
 
 
-def is_of_lane(found: tuple[StoredMessage, str, int]) -> bool:
-    """Tell whether the lane has read a message, and nobody has changed it."""
-    message = found[0]
-    return type(message) is LaneMessage and message.record is not None
+def record_of(message: StoredMessage) -> Any:
+    """Return what the lane has of a message that it has read and nobody has changed; else None."""
+    return message.record if isinstance(message, LaneMessage) else None
 
 
 def with_message(

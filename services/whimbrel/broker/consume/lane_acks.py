@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from whimbrel.broker.consume.queue_leases import Change, QueueLeases
 from whimbrel.broker.consume.settling import Settling
-from whimbrel.errors import StoreFull
+from whimbrel.errors import NotReady, StoreFull
 
 __all__ = ["LaneAcks"]
 
@@ -49,12 +49,15 @@ class LaneAcks:
         return number
 
     def settle(self, settled: Sequence[tuple[int, list[tuple[int, int]]]]) -> bool:
-        """Mark offsets done, by the number of their state; return False when they can't be written down."""
+        """Mark offsets done, by the number of their state; return False when they can't be written down.
+
+        The disk is full, or the broker stops: Python says which.
+        """
         changes: list[Change] = [
             (self.states[number], start, end, None) for number, ranges in settled for start, end in ranges
         ]
         try:
             self.settling.finish(changes)
-        except StoreFull:
+        except (NotReady, StoreFull):
             return False
         return True
