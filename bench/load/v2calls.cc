@@ -339,7 +339,8 @@ static void stamp(Call* s) {
   static double at = -1;
   static unsigned long seq = 0;
   if (now_cached - at > 0.0005) { ms = wall_ms(); at = now_cached; }
-  unsigned long sec = ms / 1000, nanos = ms % 1000 * 1000000;
+  // Patched in place, so it always takes five bytes; with leading zeros no library writes it.
+  unsigned long sec = ms / 1000, nanos = std::max(ms % 1000 * 1000000, 1ll << 28);
   for (size_t i = 0; i < s->ids.size(); i++) {
     char* p = &s->data[s->ids[i]];
     seq++;

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from masterlog import MasterLog, log_files, same_log
+from replicashell import play
 from whimbrel.errors import StoreError
 from whimbrel.replicator.loop import Loop
 from whimbrel.replicator.options import ReplicatorOptions
@@ -47,6 +48,7 @@ class Site:
     def __init__(self, root: Path, clock: Times, **settings: object) -> None:
         self.root, self.clock = root, clock
         self.loop = EagerLoop(root)
+        play(self.loop, clock)
         self.page: SharedPage = self.loop.page
         self.options = ReplicatorOptions(
             store=str(root),
