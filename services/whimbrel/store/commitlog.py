@@ -64,7 +64,7 @@ logger = logging.getLogger(__name__)
 
 SYNC_PREFAULT_BYTES_MAX = 512 * 1024  # synchronous flush would write every populated page once more
 RETRY_ALLOCATE_S = 0.5  # on a full disk: how often an append tries again to get a file, or looks at the disk
-# Raw bytes from this size on are written by a system call: no page faults, and no pages to populate.
+# So much at once is written by a system call: no page faults, no pages to populate, none made of zeros first.
 PWRITE_BYTES_MIN = 8 * 1024
 # Of a slave's log, between two marks: counting off its records takes some milliseconds of the flush thread.
 BOUNDARY_WALK_BYTES = 4 * 1024 * 1024
@@ -434,6 +434,25 @@ class LogWriter:
         self.end = end = self.end + length
         if end >= self.preallocator.wake_at:
             self.preallocator.wake(segment, end)
+
+    def put_packed(self, records: bytes) -> None:
+        """Append several records for which there is room in the file.
+
+        Raises:
+            OSError: the system refuses to write; nothing was appended.
+        """
+        length = len(records)
+        if length < PWRITE_BYTES_MIN:
+            self.put(records)
+            return
+        segment = self.segment
+        assert segment is not None
+        position = self.end - self.base
+        segment.write(position, memoryview(records))
+        segment.written(position + length)
+        self.end = end = self.end + length
+        if end >= self.preallocator.wake_at:
+            self.preallocator.wake(segment, end, populate=False)
 
     def append_raw(self, offset: int, data: "ReadableBuffer") -> int:
         """Append bytes of a master's log, which may begin and end in the middle of a record.

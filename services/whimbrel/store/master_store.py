@@ -217,7 +217,7 @@ class MasterStore(MessageStore):
             now_ms: their store time.
 
         Returns:
-            Whether they were appended: nothing was written where the disk has no room for entries.
+            Whether they were appended: nothing is where the disk has no room for entries, or refuses to write.
         """
         by_key = self.queues.by_key
         queues = [by_key[run[0], run[1]] for run in runs]
@@ -227,7 +227,10 @@ class MasterStore(MessageStore):
         except StoreFull:
             return False
         log = self.writer
-        log.put(records)
+        try:
+            log.put_packed(records)
+        except OSError:
+            return False
         self.store_time_ms = log.store_time_ms = now_ms
         self.dispatched = log.end
         for queue, run in zip(queues, runs, strict=True):

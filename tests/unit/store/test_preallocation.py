@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from whimbrel.machine import FILES, MACHINE
+from whimbrel.store.pages import PAGE
 from whimbrel.store.preallocation import Preallocator
 from whimbrel.store.segment import Segment, segment_name
 
@@ -81,3 +82,14 @@ def test_a_file_that_is_there_is_never_replaced(disk: Disk) -> None:
     assert segment.path.read_bytes()[:9] == b"a message"
     assert disk.names() == [segment_name(0)]
     segment.close()
+
+
+def test_pages_are_populated_only_for_a_writer_that_writes_into_the_mapping(
+    disk: Disk, preallocator: Preallocator
+) -> None:
+    first = preallocator.take(0)
+    preallocator.window_bytes = 4 * PAGE
+    for populate, end in ((False, PAGE), (True, 2 * PAGE)):
+        preallocator.wake(first, end, populate=populate)
+        preallocator.step(first, end)
+        assert first.populated == (6 * PAGE if populate else 0)
