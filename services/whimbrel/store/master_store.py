@@ -217,7 +217,7 @@ class MasterStore(MessageStore):
             now_ms: their store time.
 
         Returns:
-            Whether they were appended: nothing is where the disk has no room for entries, or refuses to write.
+            Whether they were appended: none where the disk has no room for entries, or refuses to write.
         """
         by_key = self.queues.by_key
         queues = [by_key[run[0], run[1]] for run in runs]
