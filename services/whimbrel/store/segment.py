@@ -7,6 +7,7 @@ position and releases those far behind it, so a file of 1 GiB costs a few MiB of
 """
 
 import errno
+import mmap
 import os
 from pathlib import Path
 
@@ -36,6 +37,9 @@ class Segment:
         self.files = files
         self.path, self.start, self.size, self.fd = path, start, size, fd
         self.mapped = files.map(fd, size)
+        # A page comes alone: what is read ahead of the log's end would only be made of zeros, and who reads
+        # the log by the calls then goes on reading ahead, as the kernel marks those pages for.
+        self.mapped.madvise(mmap.MADV_RANDOM)
         self.address = address_of(self.mapped)
         self.populated = self.released = 0
 
