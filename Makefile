@@ -38,7 +38,7 @@ COMPILED := typer._adapters, uvloop, whimbrel.cli.main, whimbrel.cli.dev, whimbr
 	whimbrel.broker.program, whimbrel.replicator.program, whimbrel.rpc.server.native, whimbrel.client.sync, \
 	whimbrel.rpc.client.native_streams, whimbrel.testing.host
 
-.PHONY: native-check test-lane fuzz-fast lane-rules wheel up down logs help setup fmt fmt-check lint types layers docs-settings proto proto-check check test test-transport test-all scenarios checklist interop faults \
+.PHONY: native-check test-lane fuzz-fast fuzz-native lane-rules wheel up down logs help setup fmt fmt-check lint types layers docs-settings proto proto-check check test test-transport test-all scenarios checklist interop faults \
 	run bench bench-spark bitrot sim sim-power soak-sim soak soak-front hostile release-check clean
 
 help: ## list the targets
@@ -52,7 +52,7 @@ help: ## list the targets
 	@touch .venv/.run
 
 # The compiled lane (docs/lane.md), built again when one of its sources has changed, where `cargo` is.
-NATIVE := $(shell find native -name target -prune -o -type f -print)
+NATIVE := $(shell find native \( -name target -o -name fuzz \) -prune -o -type f -print)
 .venv/.lane: .venv/.dev $(NATIVE)
 	@if command -v cargo >/dev/null; then \
 		echo "building the compiled lane: half a minute the first time"; \
@@ -100,7 +100,7 @@ proto-check: setup ## fail when the generated code is not what the protos say
 
 native-check: setup ## rustfmt, clippy without warnings and tests of native/, where cargo is; and what it depends on
 	@if command -v cargo >/dev/null; then \
-		cd native && cargo fmt --check && cargo clippy -q --locked --all-targets -- -D warnings \
+		cd native && cargo fmt --check && cargo fmt --check --manifest-path fuzz/Cargo.toml && cargo clippy -q --locked --all-targets -- -D warnings \
 			&& cargo test -q --locked -p whimbrel-core && ../$(PY) dependencies.py; \
 	else echo "no cargo here: native/ is not checked"; exit $(LANE_REQUIRED); fi
 
@@ -124,14 +124,22 @@ test-transport: setup ## only the tests that run behind both transports, behind 
 	$(PY) -m pytest -m "transport and not slow" -q
 	$(OTHER) -m "transport and not slow"
 
-test-lane: setup ## all tests with and without the compiled lane, the simulation as well
+test-lane: setup ## all tests with and without the compiled lane, the simulation and the attacks as well
 	$(PY) -m pytest -q
 	WHIMBREL_TEST_LANE=off $(PY) -m pytest -q
-	for lane in auto off; do WHIMBREL_LANE=$$lane $(MAKE) sim SECONDS=240 FIRST=1 COUNT=320; done
+	for lane in auto off; do WHIMBREL_LANE=$$lane $(MAKE) sim SECONDS=240 FIRST=1 COUNT=320; \
+		WHIMBREL_TEST_LANE=$$lane $(MAKE) hostile; done
 
 fuzz-fast: setup ## the compiled lane beside Python over generated logs and connections (WHIMBREL_LANE_ROUNDS, WHIMBREL_LANE_SEED)
 	@git log -1 --format='commit %h'
 	REQUIRE_LANE=1 WHIMBREL_LANE_ROUNDS=$${WHIMBREL_LANE_ROUNDS:-25} $(PY) -m pytest -q -s --timeout 36000 tests/property/test_lane_store.py tests/property/test_lane_sends.py tests/property/test_lane_receives.py
+
+fuzz-native: setup ## any bytes for the compiled lane under the address sanitizer: SECONDS=n for each part; needs a nightly compiler
+	@git log -1 --format='commit %h'
+	@cargo +nightly fuzz --version || { echo "there is no nightly compiler, or no cargo-fuzz: rustup toolchain install nightly; cargo install --locked cargo-fuzz" >&2; exit 1; }
+	PYTHONPATH=services:tests $(PY) tests/fuzz_seeds.py native/fuzz/corpus
+	cd native/fuzz && for target in connection requests log replica; do \
+		cargo +nightly fuzz run --fuzz-dir . $$target -- -max_total_time=$(or $(SECONDS),60) -max_len=8192 -print_final_stats=1; done
 
 lane-rules: setup ## break the rules of the compiled lane one by one: each must be found
 	$(PY) tests/lane_rules.py
