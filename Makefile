@@ -6,6 +6,8 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 
 UV_VERSION := 0.13.9
+# Its linker makes a wheel for systems with an older C library than this one's.
+MATURIN := maturin[zig]==1.16.0
 BIN := .venv/bin
 PY := $(BIN)/python
 CODE := services tests examples bench deploy docs native/dependencies.py protos/generate.py
@@ -211,7 +213,8 @@ release-check: setup ## build wheel and source distribution, look at their metad
 wheel: setup ## build the wheels into dist/, the compiled lane's where cargo is, and try them in empty environments
 	rm -rf dist && mkdir dist
 	$(UV) build -q --wheel --out-dir dist .
-	if command -v cargo >/dev/null; then $(UV) build -q --wheel --out-dir dist native; \
+	if command -v cargo >/dev/null; then cd native && uv=$$(command -v uv || echo ../$(BIN)/uv); \
+		"$$uv" tool run -q --from '$(MATURIN)' maturin build -q --release --locked --zig --compatibility manylinux_2_17 --out ../dist; \
 		else echo "no cargo here: no wheel of the compiled lane"; fi
 	$(PY) deploy/try_wheels.py dist
 
