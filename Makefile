@@ -41,7 +41,7 @@ COMPILED := typer._adapters, uvloop, whimbrel.cli.main, whimbrel.cli.dev, whimbr
 	whimbrel.rpc.client.native_streams, whimbrel.testing.host
 
 .PHONY: native-check test-lane fuzz-fast fuzz-native lane-rules wheel up down logs help setup fmt fmt-check lint types layers docs-settings proto proto-check check test test-transport test-all scenarios checklist interop faults \
-	run bench bench-spark bitrot sim sim-power soak-sim soak soak-front hostile release-check clean
+	run bench beside bench-spark bitrot sim sim-power soak-sim soak soak-front hostile release-check clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -79,7 +79,7 @@ lint: setup ## ruff
 	$(BIN)/ruff check $(CODE)
 
 types: setup ## mypy --strict
-	$(BIN)/mypy services/whimbrel services/pyspark_whimbrel tests examples bench/run.py bench/raw.py native/dependencies.py deploy/stack.py deploy/healthcheck.py deploy/try_wheels.py
+	$(BIN)/mypy services/whimbrel services/pyspark_whimbrel tests examples bench/run.py bench/raw.py bench/beside.py native/dependencies.py deploy/stack.py deploy/healthcheck.py deploy/try_wheels.py
 
 layers: setup ## who may import whom
 	$(BIN)/lint-imports
@@ -202,6 +202,9 @@ logs: setup ## follow its logs
 
 bench: setup ## tables of our figures beside a real RocketMQ's and the machine's limits (takes an hour)
 	$(PY) bench/run.py $(BENCH)
+
+beside: setup ## one table of ours, without and with the lane, beside a warm RocketMQ (BENCH="--only lane 4.9.3 ...")
+	$(PY) bench/beside.py $(BENCH)
 
 bench-spark: setup ## what reading topics with Spark costs, as ratios to Parquet and to PullMessage; and the jobs (ten minutes)
 	PYTHONPATH=services:tests $(PY) tests/bench/spark_source.py $(BENCH)

@@ -36,7 +36,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -97,8 +97,8 @@ def cpu_s(pid: int) -> float:
     return total / 1e9
 
 
-def settle(made: processes.Cluster, pids: dict[str, int]) -> None:
-    """Wait until slaves have dispatched the whole log and no process has work left."""
+def caught_up(made: processes.Cluster) -> None:
+    """Wait until slaves have dispatched the whole log."""
     marks = [page(process.store) for process in (made.master, *made.slaves)]
     try:
         deadline = time.monotonic() + 60
@@ -106,14 +106,30 @@ def settle(made: processes.Cluster, pids: dict[str, int]) -> None:
             if time.monotonic() > deadline:
                 raise RuntimeError("a slave does not catch up")
             time.sleep(0.01)
-        while True:
-            before = sum(map(cpu_s, pids.values()))
-            time.sleep(QUIET_S)
-            if sum(map(cpu_s, pids.values())) - before < QUIET_CPU_S:
-                return
     finally:
         for one in marks:
             one.close()
+
+
+def quiet(pids: Iterable[int], cpu_s_max: float = QUIET_CPU_S, within_s: float = 60.0) -> None:
+    """Wait until processes have no work left: until they take so little CPU in QUIET_S.
+
+    Raises:
+        RuntimeError: they go on.
+    """
+    deadline = time.monotonic() + within_s
+    while time.monotonic() < deadline:
+        before = sum(map(cpu_s, pids))
+        time.sleep(QUIET_S)
+        if sum(map(cpu_s, pids)) - before < cpu_s_max:
+            return
+    raise RuntimeError(f"the servers do not come to rest within {within_s:.0f} s")
+
+
+def settle(made: processes.Cluster, pids: dict[str, int]) -> None:
+    """Wait until slaves have dispatched the whole log and no process has work left."""
+    caught_up(made)
+    quiet(pids.values())
 
 
 def generate(point: str, *arguments: object) -> Row:
@@ -124,31 +140,31 @@ def generate(point: str, *arguments: object) -> Row:
     return row
 
 
-def fill(made: processes.Cluster, topic: str, count: int) -> None:
+def fill(address: str, topic: str, count: int) -> None:
     """Send so many messages in batches."""
     batches: list[object] = ["--c", 8, "--batch", BATCH, "--count", count]
-    generate(topic, "--addr", made.master.grpc, "--topic", topic, *batches)
+    generate(topic, "--addr", address, "--topic", topic, *batches)
 
 
-def prepare(made: processes.Cluster, point: str, secs: float) -> list[object]:
+def prepare(address: str, point: str, secs: float) -> list[object]:
     """Warm everything up; return the arguments of the run that is measured."""
     if point in SENDS:
-        sends: list[object] = ["--addr", made.master.grpc, "--topic", "Raw", *SENDS[point]]
+        sends: list[object] = ["--addr", address, "--topic", "Raw", *SENDS[point]]
         generate(point, *sends, "--secs", 0.5, "--warm", WARM_S)
         return [*sends, "--secs", secs, "--warm", 0]
     topic = f"Raw-{point}"
-    reads: list[object] = ["--addr", made.master.grpc, "--topic", topic, *READS[point]]
-    fill(made, topic, WARM_READS)
+    reads: list[object] = ["--addr", address, "--topic", topic, *READS[point]]
+    fill(address, topic, WARM_READS)
     warm = generate(point, *reads, "--count", WARM_READS)
     count = max(WARM_READS, min(READS_MAX, int(warm["rate"] * secs))) // BATCH * BATCH
-    fill(made, topic, count)
+    fill(address, topic, count)
     return [*reads, "--count", count + (WARM_READS if "pull" in reads else 0)]
 
 
 def measure(made: processes.Cluster, point: str, secs: float) -> Row:
     """Run one point; return rate, latencies and CPU a message by process."""
     pids = {process.name: process.pid for process in made.processes}
-    arguments = prepare(made, point, secs)
+    arguments = prepare(made.master.grpc, point, secs)
     settle(made, pids)
     marks = page(made.master.store)
     begin = marks.written

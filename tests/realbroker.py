@@ -20,7 +20,7 @@ import pytest
 
 from goldens import KIT
 
-__all__ = ["Remoting", "Server", "broker", "free_port", "kit", "name_server", "need_kit"]
+__all__ = ["Remoting", "Server", "broker", "free_port", "kit", "name_server", "need_kit", "proxy"]
 
 KIT_TIMEOUT_S = 180.0  # includes the first look-up of the jars
 SEND_MESSAGE, PULL_MESSAGE, RUNTIME_INFO = 10, 11, 28
@@ -70,10 +70,10 @@ def free_port(neighbours: tuple[int, ...] = (0,)) -> int:
 
 
 class Server:
-    """A running Java process of the kit."""
+    """A running Java process of the kit; a proxy has an address for gRPC as well."""
 
-    def __init__(self, root: Path, port: int, start: list[object]) -> None:
-        self.root, self.port, self.start_command = root, port, start
+    def __init__(self, root: Path, port: int, start: list[object], grpc: str = "") -> None:
+        self.root, self.port, self.start_command, self.grpc = root, port, start, grpc
 
     def __enter__(self) -> Self:
         self.start()
@@ -98,6 +98,12 @@ class Server:
     def store(self) -> Path:
         """Return a broker's store directory."""
         return self.root / "store"
+
+    @property
+    def pid(self) -> int:
+        """Return its process id."""
+        (file,) = self.root.glob("*.pid")
+        return int(file.read_text(encoding="utf-8"))
 
     def start(self) -> None:
         """Start it and wait until it is ready."""
@@ -125,6 +131,14 @@ def broker(version: str, root: Path, role: str, names: str, **settings: object) 
     port = free_port((-2, 0, 1))
     pairs = [f"{key}={value}" for key, value in settings.items()]
     return Server(root, port, ["start-broker", version, root, "broker-i", role, port, names, *pairs])
+
+
+def proxy(root: Path, names: str, **settings: object) -> Server:
+    """Describe a 5.3.3 proxy in local mode: one process that is a master as well."""
+    port, grpc = free_port((-2, 0, 1)), free_port((0, 1))
+    pairs = [f"{key}={value}" for key, value in settings.items()]
+    start: list[object] = ["start-proxy", "5.3.3", root, "broker-i", port, grpc, names, *pairs]
+    return Server(root, port, start, f"127.0.0.1:{grpc}")
 
 
 class Remoting:

@@ -1,0 +1,469 @@
+"""Measure ours, without and with the compiled lane, beside a real RocketMQ: one run, one table.
+
+    python bench/beside.py                                   everything, with RocketMQ
+    python bench/beside.py --only lane 4.9.3 --modes none,slave --points c1,c32
+    python bench/beside.py --only python lane --rounds 1 --secs 1       ours alone: needs no Java
+    python bench/beside.py --render rows.jsonl               the tables of what `--json rows.jsonl` has kept
+
+    system  python, lane   ours without and with the lane: apache.rocketmq.v2, by bench/load/v2calls.cc
+            4.9.3, 5.3.3   RocketMQ's brokers: their own protocol, by bench/native/remload.cc
+            proxy          RocketMQ 5.3.3's proxy in local mode: the same calls as ours, same generator
+    mode    none   no slave      slave   asynchronous replication to one
+            sync   synchronous replication      flush   synchronous flush, no slave (neither of the proxy)
+    point   those of bench/raw.py; SDKs' header blocks, TLS and receives are of apache.rocketmq.v2 alone
+
+Each system runs alone: it is started anew, warmed up (RocketMQ for `--warm` seconds, then each point once
+more), measured and stopped. Rounds go through the systems in turn, every second one backwards.
+
+A point sends as many messages as take `--secs`, and counts what was acknowledged. Its CPU is that of all
+server processes, nameserver and slave among them, from before the first call until the queues of master and
+slave hold all these messages and no process has work left. Their queue files are counted then: stored =
+acknowledged, else the table says so and the program ends with exit code 1, as it does where
+`whimbrel store verify` finds something in a store of ours.
+
+Nothing here asserts a time.
+"""
+
+import argparse
+import contextlib
+import importlib.metadata
+import json
+import os
+import platform
+import shutil
+import statistics
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+REPO = Path(__file__).resolve().parent.parent
+sys.path[:0] = [str(REPO / "services"), str(REPO / "tests"), str(REPO / "bench")]
+
+import raw  # noqa: E402 - its points, and its way to count CPU
+from raw import READS, SENDS, Row, cpu_s, log, quiet  # noqa: E402
+from run import FULL_SIZES, LOAD, NATIVE, TOOLS, build, scratch_directory, tool  # noqa: E402
+
+import processes  # noqa: E402 - the tests' ways to start our processes, and RocketMQ's
+import realbroker  # noqa: E402
+
+OURS = ("python", "lane")
+SYSTEMS = (*OURS, "4.9.3", "5.3.3", "proxy")
+MODES = ("none", "slave", "sync", "flush")
+LONG_NAMES = {
+    "python": "whimbrel",
+    "lane": "whimbrel, lane",
+    "4.9.3": "4.9.3 remoting",
+    "5.3.3": "5.3.3 remoting",
+    "proxy": "5.3.3 proxy",
+}
+PEER_SETTINGS: dict[str, dict[str, object]] = {
+    "none": {},
+    "slave": {},
+    "sync": {"inSyncReplicas": 2, "totalReplicas": 2},
+    "flush": {"flushDiskType": "SYNC_FLUSH"},
+}
+# What RocketMQ's own start script gives a broker, as far as a machine with few cores allows it.
+PEER_JAVA = {
+    "RMQ_HEAP": "2g",
+    "JAVA_OPT_EXTRA": "-XX:-UseSerialGC -XX:+UseG1GC -XX:G1HeapRegionSize=16m -XX:G1ReservePercent=25"
+    " -XX:InitiatingHeapOccupancyPercent=30 -XX:SoftRefLRUPolicyMSPerMB=0",
+}
+PEER_QUIET_CPU_S = 0.04  # in `raw.QUIET_S`: idle JVMs take some of it
+WARM_SHARES = {"c256": 9, "batch": 5, "c32": 5, "c1": 3}  # of the time that RocketMQ is warmed up for
+PLAIN = {"--c", "--conns", "--batch"}  # options that both generators have
+CALIBRATE_S = 0.5
+SETTLE_S_MAX = 60.0
+ENTRY = struct.Struct(">qiq")  # of a queue file: position, size, hash of the tag
+
+
+@dataclass
+class System:
+    """What is measured: one master, perhaps a slave, and the generator that calls it."""
+
+    name: str
+    mode: str
+    tool: str
+    address: str
+    pids: dict[str, int]
+    stores: list[Path]
+    quiet_cpu_s: float = raw.QUIET_CPU_S
+    made: processes.Cluster | None = None
+
+    def points(self, wanted: list[str]) -> list[str]:
+        """Return those of the points that its generator can do."""
+        return [
+            point
+            for point in wanted
+            if self.tool == "v2calls" or set(map(str, SENDS.get(point, ["none"])[::2])) <= PLAIN
+        ]
+
+
+def entries(path: Path) -> int:
+    """Count the entries of a queue file; those behind them are zeroes."""
+    with path.open("rb") as file:
+        low, high = 0, path.stat().st_size // ENTRY.size
+        while low < high:
+            middle = (low + high) // 2
+            data = os.pread(file.fileno(), ENTRY.size, middle * ENTRY.size)
+            if len(data) == ENTRY.size and ENTRY.unpack(data)[1] > 0:
+                low = middle + 1
+            else:
+                high = middle
+    return low
+
+
+def stored(store: Path, topic: str) -> int:
+    """Count what the queues of a topic hold."""
+    return sum(map(entries, (store / "consumequeue" / topic).glob("*/*")))
+
+
+def settle(system: System, topic: str, wanted: int) -> list[int]:
+    """Wait until all stores have so many messages of a topic and no process has work left.
+
+    Returns:
+        How many each store has: more or less than was wanted is for the caller to tell.
+    """
+    deadline = time.monotonic() + SETTLE_S_MAX
+    while any(stored(store, topic) < wanted for store in system.stores) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    if system.made is not None:
+        raw.caught_up(system.made)
+    quiet(system.pids.values(), system.quiet_cpu_s)
+    return [stored(store, topic) for store in system.stores]
+
+
+def generate(system: System, point: str, *arguments: object) -> Row:
+    """Run the generator of a system; what it counts as errors is left to the caller."""
+    row = tool(system.tool, "--addr", system.address, *arguments)
+    if "failed" in row:
+        raise RuntimeError(f"{system.name} {system.mode} {point}: {row['failed']}")
+    return row
+
+
+def send(system: System, point: str, secs: float) -> Row:
+    """Measure sends."""
+    topic = "Beside"
+    words: list[object] = ["--topic", topic, *SENDS[point]]
+    warm = generate(system, point, *words, "--secs", max(CALIBRATE_S, secs / 4), "--warm", 0)
+    batch = int(str(words[words.index("--batch") + 1])) if "--batch" in words else 1
+    count = max(64, int(warm["rate"] * secs / batch)) * batch
+    begin = settle(system, topic, 0)
+    if (
+        len(set(begin)) > 1
+    ):  # calls that ended after the time are not counted: the slave's log is not all queued yet
+        begin = settle(system, topic, max(begin))
+    before = {name: cpu_s(pid) for name, pid in system.pids.items()}
+    row = generate(system, point, *words, "--count", count)
+    end = settle(system, topic, begin[0] + row["n"])
+    return result(system, point, row, before, [after - begin[0] for after in end])
+
+
+def result(system: System, point: str, row: Row, before: dict[str, float], kept: list[int]) -> Row:
+    """Return what a table shows of a point."""
+    used = {name: cpu_s(pid) - before[name] for name, pid in system.pids.items()}
+    scale = 1e6 / max(1, row["n"])
+    return {
+        "stage": "send" if point in SENDS else "read",
+        "system": system.name,
+        "mode": system.mode,
+        "point": point,
+        "rate": row["rate"],
+        "p50": row["p50"],
+        "p99": row["p99"],
+        "us": {name: value * scale for name, value in used.items()},
+        "all_us": sum(used.values()) * scale,
+        "client_us": row["client_us"],
+        "messages": row["n"],
+        "errors": sum(row["errors"].values()),
+        "lost": [each - row["n"] for each in kept if each != row["n"]],
+    }
+
+
+def kind_of(process: processes.Process) -> str:
+    """Return what a process of ours is in the table."""
+    role = process.name.partition("-")[0]
+    return f"{role}'s replicator" if process.kind == "replicator" else role
+
+
+@contextlib.contextmanager
+def ours(name: str, mode: str, scratch: Path, **more: object) -> Iterator[System]:
+    """A cluster of ours, verified at its end."""
+    slaves, options = raw.MODES[mode]
+    os.environ["WHIMBREL_TEST_LANE"] = "required" if name == "lane" else "off"
+    with processes.Cluster(scratch, slaves=slaves, broker=FULL_SIZES | options | more) as made:
+        made.wait_usable()
+        pids = {kind_of(process): process.pid for process in made.processes}
+        stores = [process.store for process in (made.master, *made.slaves)]
+        yield System(name, mode, "v2calls", made.master.grpc, pids, stores, made=made)
+        if why := raw.verify(made):
+            raise RuntimeError(f"{name} {mode}: {why}")
+
+
+@contextlib.contextmanager
+def theirs(name: str, mode: str, scratch: Path, **more: object) -> Iterator[System]:
+    """A RocketMQ."""
+    version = "5.3.3" if name == "proxy" else name
+    settings = PEER_SETTINGS[mode] | more
+    with contextlib.ExitStack() as stack:
+
+        def started(server: realbroker.Server) -> realbroker.Server:
+            stack.callback(server.kill)
+            server.start()
+            return server
+
+        registry = started(realbroker.name_server(version, scratch / "names"))
+        names = registry.address
+        role = "SYNC_MASTER" if mode == "sync" else "ASYNC_MASTER"
+        if name == "proxy":
+            master = started(realbroker.proxy(scratch / "master", names, **settings))
+        else:
+            master = started(realbroker.broker(version, scratch / "master", role, names, **settings))
+        servers = [master]
+        if mode in ("slave", "sync"):
+            servers.append(started(realbroker.broker(version, scratch / "slave", "SLAVE", names, **more)))
+        make_topics(master.address, "Beside", *(f"Raw-{point}" for point in READS))
+        follow(servers)
+        pids = {"nameserver": registry.pid}
+        pids |= {("master", "slave")[at]: server.pid for at, server in enumerate(servers)}
+        yield System(
+            name,
+            mode,
+            "v2calls" if name == "proxy" else "remload",
+            master.grpc or master.address,
+            pids,
+            [server.store for server in servers],
+            PEER_QUIET_CPU_S,
+        )
+
+
+def make_topics(address: str, *topics: str, queues: int = 4) -> None:
+    """Create topics in a RocketMQ broker."""
+    with realbroker.Remoting(address) as broker:
+        for topic in topics:
+            fields = {
+                "topic": topic,
+                "defaultTopic": "TBW102",
+                "readQueueNums": str(queues),
+                "writeQueueNums": str(queues),
+                "perm": "6",
+                "topicFilterType": "SINGLE_TAG",
+                "topicSysFlag": "0",
+                "order": "false",
+                "attributes": "+message.type=NORMAL",
+            }
+            header, _ = broker.call(17, fields)
+            if header["code"]:
+                raise RuntimeError(f"RocketMQ does not make topic {topic}: {header.get('remark')}")
+
+
+def follow(servers: list[realbroker.Server]) -> None:
+    """Wait until a RocketMQ takes messages and its slave has them."""
+    deadline = time.monotonic() + SETTLE_S_MAX
+    while time.monotonic() < deadline:
+        sent = tool(
+            "remload", "--addr", servers[0].address, "--topic", "First", "--mode", "probe", "--secs", 30
+        )
+        ends = set()
+        for server in servers:
+            with realbroker.Remoting(server.address) as broker:
+                ends.add(broker.log_end())
+        if sent.get("ok") and len(ends) == 1 and min(ends) > 0:
+            return
+        time.sleep(0.3)
+    raise RuntimeError("RocketMQ takes no messages, or its slave does not follow")
+
+
+def warm_up(system: System, seconds: float) -> None:
+    """Let a JVM compile what sends need; its refusals meanwhile don't matter."""
+    for point, share in WARM_SHARES.items():
+        secs = seconds * share / sum(WARM_SHARES.values())
+        generate(system, point, "--topic", "Beside", *SENDS[point], "--secs", secs, "--warm", 0)
+
+
+def run_system(name: str, mode: str, args: argparse.Namespace) -> Iterator[Row]:
+    """Measure all points of a system in a mode."""
+    start = ours if name in OURS else theirs
+    with scratch_directory(args.work) as scratch, start(name, mode, scratch) as system:
+        if name not in OURS and args.warm > 0:
+            log(name, mode, f"warms up for {args.warm:.0f} s")
+            warm_up(system, args.warm)
+        for point in system.points([each for each in args.points if each in SENDS]):
+            yield send(system, point, args.secs)
+
+
+# ---- tables
+
+
+def median(rows: list[Row], key: str) -> float:
+    """Return the median of a figure over the rounds."""
+    return float(statistics.median(row[key] for row in rows))
+
+
+def markdown(head: list[str], lines: list[list[str]]) -> str:
+    """Return a Markdown table; "" without lines."""
+    if not lines:
+        return ""
+    rows = [head, ["---"] * len(head), *lines]
+    return "\n".join("| " + " | ".join(row) + " |" for row in rows) + "\n"
+
+
+def cell(rows: list[Row]) -> str:
+    """Return what stands in the table for a system at a point."""
+    if not rows:
+        return "-"
+    text = f"**{median(rows, 'rate'):,.0f}**, {median(rows, 'p50'):.2f} / {median(rows, 'p99'):.2f}"
+    text += f", {median(rows, 'all_us'):.1f}"
+    lost = [each for row in rows for each in row["lost"]]
+    errors = sum(row["errors"] for row in rows)
+    return (
+        text
+        + (f", errors {errors}" if errors else "")
+        + (f", NOT STORED = ACKNOWLEDGED {lost}" if lost else "")
+    )
+
+
+def overview(rows: list[Row], stage: str) -> str:
+    """Return the table of all systems."""
+    rows = [row for row in rows if row["stage"] == stage]
+    systems = [name for name in SYSTEMS if any(row["system"] == name for row in rows)]
+    keys = dict.fromkeys((mode, point) for mode in MODES for point in (SENDS | READS))
+    lines = []
+    for key in keys:
+        cells = [
+            cell([row for row in rows if (row["mode"], row["point"], row["system"]) == (*key, name)])
+            for name in systems
+        ]
+        if set(cells) - {"-"}:
+            lines.append([*key, *cells])
+    return markdown(["mode", "point", *(LONG_NAMES[name] for name in systems)], lines)
+
+
+def by_process(rows: list[Row]) -> str:
+    """Return the table of CPU by process; the nameserver's is part of the sum alone."""
+    kinds = ("master", "master's replicator", "slave", "slave's replicator")
+    groups: dict[tuple[str, str, str], list[Row]] = {}
+    for row in rows:
+        if "us" in row:
+            groups.setdefault((row["mode"], row["point"], row["system"]), []).append(row)
+    lines = []
+    for mode in MODES:
+        for point in SENDS | READS:
+            for name in SYSTEMS:
+                if some := groups.get((mode, point, name)):
+                    cells = [
+                        f"{statistics.median(row['us'][kind] for row in some):.1f}"
+                        if kind in some[0]["us"]
+                        else "-"
+                        for kind in kinds
+                    ]
+                    lines.append([mode, point, LONG_NAMES[name], f"{median(some, 'all_us'):.1f}", *cells])
+    return markdown(["mode", "point", "system", "all", *kinds], lines)
+
+
+def tables(rows: list[Row]) -> str:
+    """Return everything as Markdown."""
+    facts = next((row for row in rows if row["stage"] == "facts"), {})
+    parts = [str(facts.get("text", "")), ""]
+    figures = [row for row in rows if row["stage"] != "facts"]
+    for stage, title in (
+        ("send", "Sends: messages/s, p50 / p99 in ms, us of all servers a message"),
+        ("read", "Reads: the same; p50 and p99 are those of a receive or a pull"),
+    ):
+        if text := overview(figures, stage):
+            parts += [f"**{title}**", "", text]
+    if text := by_process(figures):
+        parts += ["**CPU by process**", "", text]
+    return "\n".join(parts)
+
+
+def facts(args: argparse.Namespace) -> Row:
+    """Return what a table has to say of its run."""
+    commit = subprocess.run(
+        ["git", "-C", str(REPO), "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False
+    ).stdout.strip()
+    text = (
+        f"Commit {commit or 'unknown'}, {time.strftime('%Y-%m-%d')}, {os.cpu_count()} cores, Python"
+        f" {platform.python_version()}, grpcio {importlib.metadata.version('grpcio')}; RocketMQ warmed up for"
+        f" {args.warm:.0f} s, points of {args.secs:g} s, medians of {args.rounds} rounds."
+    )
+    return {"stage": "facts", "text": text}
+
+
+def need_java(parser: argparse.ArgumentParser) -> None:
+    """End where RocketMQ can't be run."""
+    missing = [name for name in ("java", "mvn") if shutil.which(name) is None]
+    if missing:
+        parser.error(
+            f"RocketMQ needs {' and '.join(missing)}, not found on the PATH: install Java 17 and Maven"
+            " (apt-get install openjdk-17-jre-headless maven), or leave it out: --only python lane"
+        )
+
+
+def main() -> int:
+    """Measure, and print the tables."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--only", nargs="+", choices=SYSTEMS, default=list(SYSTEMS), metavar="NAME")
+    parser.add_argument("--modes", default=",".join(MODES))
+    parser.add_argument("--points", default=",".join([*SENDS, *READS]))
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--secs", "--seconds", type=float, default=4.0)
+    parser.add_argument("--warm", type=float, default=60.0, help="seconds for RocketMQ, after each start")
+    parser.add_argument("--work", type=Path, default=Path(tempfile.gettempdir()) / "whimbrel-beside")
+    parser.add_argument("--json", type=Path, help="append each measurement to this file")
+    parser.add_argument("--render", type=Path, help="measure nothing, print the tables of such a file")
+    args = parser.parse_args()
+    args.points, args.modes = args.points.split(","), args.modes.split(",")
+    if args.render:
+        print(tables([json.loads(line) for line in args.render.read_text().splitlines()]))
+        return 0
+    for what, there in ((set(args.points), SENDS | READS), (set(args.modes), dict.fromkeys(MODES))):
+        if unknown := what - there.keys():
+            parser.error(f"there is no {sorted(unknown)}, but {[*there]}")
+    build(LOAD)
+    if set(args.only) - set(OURS):
+        need_java(parser)
+        os.environ.update(PEER_JAVA)
+        remload = f"{TOOLS}/remload"
+        subprocess.run(["make", "-s", "-C", str(NATIVE), f"BUILD={TOOLS}", remload], check=True)
+    rows: list[Row] = []
+    failed = []
+
+    def keep(row: Row) -> None:
+        rows.append(row)
+        if args.json:
+            with args.json.open("a") as out:
+                out.write(json.dumps(row) + "\n")
+
+    keep(facts(args))
+    cases = [
+        (name, mode)
+        for mode in args.modes
+        for name in SYSTEMS
+        if name in args.only and not (name == "proxy" and mode in ("sync", "flush"))
+    ]
+    for number in range(args.rounds):
+        for name, mode in cases if number % 2 == 0 else cases[::-1]:
+            try:
+                for row in run_system(name, mode, args):
+                    keep(row | {"round": number})
+                    log(name, mode, row["point"], cell([row]), {k: round(v, 1) for k, v in row["us"].items()})
+                    if row["lost"]:
+                        failed.append(f"{name} {mode} {row['point']}: stored - acknowledged = {row['lost']}")
+            except (RuntimeError, AssertionError, OSError, subprocess.SubprocessError) as error:
+                failed.append(f"{name} {mode}: {error}")  # one broken system must not lose the others' hour
+                log("FAILED", failed[-1])
+    print(tables(rows))
+    for text in failed:
+        log("FAILED", text)
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
