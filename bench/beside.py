@@ -19,7 +19,7 @@ A point sends as many messages as take `--secs`, and counts what was acknowledge
 server processes, nameserver and slave among them, from before the first call until the queues of master and
 slave hold all these messages and no process has work left. Their queue files are counted then: stored =
 acknowledged, else the table says so and the program ends with exit code 1, as it does where
-`whimbrel store verify` finds something in a store of ours.
+`whimbrel store verify` finds something in a store of ours (after the first round).
 
 Nothing here asserts a time.
 """
@@ -40,6 +40,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 REPO = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(REPO / "services"), str(REPO / "tests"), str(REPO / "bench")]
@@ -75,9 +76,11 @@ PEER_JAVA = {
 }
 PEER_QUIET_CPU_S = 0.04  # in `raw.QUIET_S`: idle JVMs take some of it
 WARM_SHARES = {"c256": 9, "batch": 5, "c32": 5, "c1": 3}  # of the time that RocketMQ is warmed up for
-PLAIN = {"--c", "--conns", "--batch"}  # options that both generators have
+CORE = ("c1", "c32", "c32x32", "c256", "c256x256", "batch")  # of all systems in all modes
 CALIBRATE_S = 0.5
+SENDS_MAX = 400_000  # messages of a point: half a GB
 SETTLE_S_MAX = 60.0
+SHARE_COUNT = 16_384  # messages that tell the lane's share of a point
 ENTRY = struct.Struct(">qiq")  # of a queue file: position, size, hash of the tag
 
 
@@ -94,13 +97,15 @@ class System:
     quiet_cpu_s: float = raw.QUIET_CPU_S
     made: processes.Cluster | None = None
 
-    def points(self, wanted: list[str]) -> list[str]:
-        """Return those of the points that its generator can do."""
-        return [
-            point
-            for point in wanted
-            if self.tool == "v2calls" or set(map(str, SENDS.get(point, ["none"])[::2])) <= PLAIN
-        ]
+    def can(self, point: str) -> bool:
+        """Tell whether there are such calls, and whether they are measured in this mode."""
+        if point in CORE:
+            return True
+        if self.mode != "none":
+            return False
+        if self.name == "proxy":
+            return not point.startswith("pull")
+        return self.tool == "v2calls" or point.startswith("pull")
 
 
 def entries(path: Path) -> int:
@@ -149,9 +154,9 @@ def send(system: System, point: str, secs: float) -> Row:
     """Measure sends."""
     topic = "Beside"
     words: list[object] = ["--topic", topic, *SENDS[point]]
-    warm = generate(system, point, *words, "--secs", max(CALIBRATE_S, secs / 4), "--warm", 0)
+    warm = generate(system, point, *words, "--secs", CALIBRATE_S, "--warm", 0)
     batch = int(str(words[words.index("--batch") + 1])) if "--batch" in words else 1
-    count = max(64, int(warm["rate"] * secs / batch)) * batch
+    count = max(64, min(SENDS_MAX, int(warm["rate"] * secs)) // batch) * batch
     begin = settle(system, topic, 0)
     if (
         len(set(begin)) > 1
@@ -161,6 +166,62 @@ def send(system: System, point: str, secs: float) -> Row:
     row = generate(system, point, *words, "--count", count)
     end = settle(system, topic, begin[0] + row["n"])
     return result(system, point, row, before, [after - begin[0] for after in end])
+
+
+def fill(system: System, topic: str, count: int) -> None:
+    """Send so many messages in batches."""
+    generate(system, topic, "--topic", topic, *SENDS["batch"], "--count", count // raw.BATCH * raw.BATCH)
+
+
+def read(system: System, point: str, secs: float) -> Row:
+    """Measure pulls of a whole topic; or receives, each message acknowledged, of a topic that has more.
+
+    A consumer does not read its topic to the end: what a long poll of RocketMQ's finds after its caller went
+    away is given to nobody for a minute.
+    """
+    topic = f"Beside-{point}"
+    words: list[object] = ["--topic", topic, *READS[point]]
+    pulls = "pull" in words
+    fill(system, topic, raw.WARM_READS if pulls else raw.READS_MAX // 8)
+    once: list[object] = [] if pulls and system.tool == "remload" else ["--secs", CALIBRATE_S]
+    rate = generate(system, point, *words, *once)["rate"]
+    fill(system, topic, min(raw.READS_MAX, int(rate * secs * (1 if pulls else 1.5))))
+    held = settle(system, topic, 0)
+    before = {name: cpu_s(pid) for name, pid in system.pids.items()}
+    if not pulls:
+        words += ["--secs", secs, "--warm", 0]
+    elif system.tool == "v2calls":
+        words += ["--count", held[0]]
+    row = generate(system, point, *words)
+    quiet(system.pids.values(), system.quiet_cpu_s)
+    return result(system, point, row, before, held if pulls else []) | {"empty": row.get("empty", 0)}
+
+
+def share(mode: str, args: argparse.Namespace) -> Iterator[Row]:
+    """Ask the metrics what the lane has done itself: of the messages sent, or of those given to consumers.
+
+    In a run of its own: metrics cost a send some microseconds.
+    """
+    with (
+        scratch_directory(args.work) as scratch,
+        ours("lane", mode, scratch, verify=False, metrics_port=0) as system,
+    ):
+        assert system.made is not None
+        for point in (each for each in args.points if system.can(each) and not each.startswith("pull")):
+            kind = "messages" if point in SENDS else "acknowledged"
+            topic = f"Share-{point}"
+            words: list[object] = ["--topic", topic, *(SENDS | READS)[point], "--count", SHARE_COUNT]
+            fill(system, topic, SHARE_COUNT if point in READS else raw.BATCH)  # the first one makes the topic
+            before = system.made.master.metric(f"whimbrel_lane_{kind}_total")
+            row = generate(system, point, *words)
+            by_lane = system.made.master.metric(f"whimbrel_lane_{kind}_total") - before
+            yield {
+                "stage": "share",
+                "system": "lane",
+                "mode": mode,
+                "point": point,
+                "share": by_lane / row["n"],
+            }
 
 
 def result(system: System, point: str, row: Row, before: dict[str, float], kept: list[int]) -> Row:
@@ -191,7 +252,7 @@ def kind_of(process: processes.Process) -> str:
 
 
 @contextlib.contextmanager
-def ours(name: str, mode: str, scratch: Path, **more: object) -> Iterator[System]:
+def ours(name: str, mode: str, scratch: Path, *, verify: bool = True, **more: object) -> Iterator[System]:
     """A cluster of ours, verified at its end."""
     slaves, options = raw.MODES[mode]
     os.environ["WHIMBREL_TEST_LANE"] = "required" if name == "lane" else "off"
@@ -200,7 +261,7 @@ def ours(name: str, mode: str, scratch: Path, **more: object) -> Iterator[System
         pids = {kind_of(process): process.pid for process in made.processes}
         stores = [process.store for process in (made.master, *made.slaves)]
         yield System(name, mode, "v2calls", made.master.grpc, pids, stores, made=made)
-        if why := raw.verify(made):
+        if verify and (why := raw.verify(made)):
             raise RuntimeError(f"{name} {mode}: {why}")
 
 
@@ -226,7 +287,7 @@ def theirs(name: str, mode: str, scratch: Path, **more: object) -> Iterator[Syst
         servers = [master]
         if mode in ("slave", "sync"):
             servers.append(started(realbroker.broker(version, scratch / "slave", "SLAVE", names, **more)))
-        make_topics(master.address, "Beside", *(f"Raw-{point}" for point in READS))
+        make_topics(master.address, "Beside", *(f"Beside-{point}" for point in READS))
         follow(servers)
         pids = {"nameserver": registry.pid}
         pids |= {("master", "slave")[at]: server.pid for at, server in enumerate(servers)}
@@ -283,17 +344,28 @@ def warm_up(system: System, seconds: float) -> None:
     for point, share in WARM_SHARES.items():
         secs = seconds * share / sum(WARM_SHARES.values())
         generate(system, point, "--topic", "Beside", *SENDS[point], "--secs", secs, "--warm", 0)
+    if system.can("receive8"):
+        fill(system, "Beside-receive8", raw.READS_MAX // 2)
+        generate(system, "receive8", "--topic", "Beside-receive8", *READS["receive8"], "--secs", seconds / 4)
 
 
-def run_system(name: str, mode: str, args: argparse.Namespace) -> Iterator[Row]:
+def start(name: str, mode: str, scratch: Path, *, verify: bool, **more: object) -> Any:
+    """Start a system."""
+    return (
+        ours(name, mode, scratch, verify=verify, **more)
+        if name in OURS
+        else theirs(name, mode, scratch, **more)
+    )
+
+
+def run_system(name: str, mode: str, args: argparse.Namespace, *, verify: bool) -> Iterator[Row]:
     """Measure all points of a system in a mode."""
-    start = ours if name in OURS else theirs
-    with scratch_directory(args.work) as scratch, start(name, mode, scratch) as system:
+    with scratch_directory(args.work) as scratch, start(name, mode, scratch, verify=verify) as system:
         if name not in OURS and args.warm > 0:
             log(name, mode, f"warms up for {args.warm:.0f} s")
             warm_up(system, args.warm)
-        for point in system.points([each for each in args.points if each in SENDS]):
-            yield send(system, point, args.secs)
+        for point in filter(system.can, args.points):
+            yield (send if point in SENDS else read)(system, point, args.secs)
 
 
 # ---- tables
@@ -320,11 +392,20 @@ def cell(rows: list[Row]) -> str:
     text += f", {median(rows, 'all_us'):.1f}"
     lost = [each for row in rows for each in row["lost"]]
     errors = sum(row["errors"] for row in rows)
+    if any(row.get("empty", 0) for row in rows):
+        text += " (ran dry)"
     return (
         text
         + (f", errors {errors}" if errors else "")
         + (f", NOT STORED = ACKNOWLEDGED {lost}" if lost else "")
     )
+
+
+def told(row: Row) -> str:
+    """Return a measurement as the log shows it."""
+    if "us" in row:
+        return f"{cell([row])} {dict((k, round(v, 1)) for k, v in row['us'].items())}"
+    return str({key: round(value, 4) for key, value in row.items() if isinstance(value, float)})
 
 
 def overview(rows: list[Row], stage: str) -> str:
@@ -365,6 +446,17 @@ def by_process(rows: list[Row]) -> str:
     return markdown(["mode", "point", "system", "all", *kinds], lines)
 
 
+def shares(rows: list[Row]) -> str:
+    """Return the table of the lane's share."""
+    rows = [row for row in rows if row["stage"] == "share"]
+    points = list(dict.fromkeys(row["point"] for row in rows))
+    lines = []
+    for mode in dict.fromkeys(row["mode"] for row in rows):
+        found = {row["point"]: f"{row['share']:.2%}" for row in rows if row["mode"] == mode}
+        lines.append([mode, *(found.get(point, "-") for point in points)])
+    return markdown(["mode", *points], lines)
+
+
 def tables(rows: list[Row]) -> str:
     """Return everything as Markdown."""
     facts = next((row for row in rows if row["stage"] == "facts"), {})
@@ -376,6 +468,8 @@ def tables(rows: list[Row]) -> str:
     ):
         if text := overview(figures, stage):
             parts += [f"**{title}**", "", text]
+    if text := shares(figures):
+        parts += ["**The lane's share of messages sent, or acknowledged, in a run with metrics**", "", text]
     if text := by_process(figures):
         parts += ["**CPU by process**", "", text]
     return "\n".join(parts)
@@ -448,17 +542,24 @@ def main() -> int:
         for name in SYSTEMS
         if name in args.only and not (name == "proxy" and mode in ("sync", "flush"))
     ]
+
+    def run(what: str, number: int, found: Iterator[Row]) -> None:
+        try:
+            for row in found:
+                keep(row | {"round": number})
+                log(what, row["stage"], row.get("point", ""), told(row))
+                if row.get("lost"):
+                    failed.append(f"{what} {row['point']}: stored - acknowledged = {row['lost']}")
+        except (RuntimeError, AssertionError, OSError, subprocess.SubprocessError) as error:
+            failed.append(f"{what}: {error}")  # one broken system must not lose the others' hour
+            log("FAILED", failed[-1])
+
     for number in range(args.rounds):
         for name, mode in cases if number % 2 == 0 else cases[::-1]:
-            try:
-                for row in run_system(name, mode, args):
-                    keep(row | {"round": number})
-                    log(name, mode, row["point"], cell([row]), {k: round(v, 1) for k, v in row["us"].items()})
-                    if row["lost"]:
-                        failed.append(f"{name} {mode} {row['point']}: stored - acknowledged = {row['lost']}")
-            except (RuntimeError, AssertionError, OSError, subprocess.SubprocessError) as error:
-                failed.append(f"{name} {mode}: {error}")  # one broken system must not lose the others' hour
-                log("FAILED", failed[-1])
+            run(f"{name} {mode}", number, run_system(name, mode, args, verify=number == 0))
+    if "lane" in args.only:
+        for mode in args.modes:
+            run(f"lane {mode}", 0, share(mode, args))
     print(tables(rows))
     for text in failed:
         log("FAILED", text)

@@ -194,16 +194,21 @@ def verify(made: processes.Cluster) -> str:
     for process in reversed(made.processes):
         process.stop()
     found = []
-    for process in (made.master, *made.slaves):
-        done = subprocess.run(
-            [sys.executable, "-c", processes.COMMAND, "store", "verify", str(process.store)],
+    words = [sys.executable, "-c", processes.COMMAND, "store", "verify"]
+    checks = {
+        process.name: subprocess.Popen(
+            [*words, str(process.store)],
             env=processes.environment(),
-            capture_output=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
             text=True,
-            check=False,
         )
-        if done.returncode:
-            found.append(f"{process.name}: {(done.stdout + done.stderr).strip()[-300:]}")
+        for process in (made.master, *made.slaves)
+    }
+    for name, check in checks.items():
+        said, _ = check.communicate()
+        if check.returncode:
+            found.append(f"{name}: {said.strip()[-300:]}")
     return "; ".join(found)
 
 
