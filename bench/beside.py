@@ -11,6 +11,9 @@
     mode    none   no slave      slave   asynchronous replication to one
             sync   synchronous replication      flush   synchronous flush, no slave (neither of the proxy)
     point   those of bench/raw.py; SDKs' header blocks, TLS and receives are of apache.rocketmq.v2 alone
+    stage   calls    all points                     lag   from a send's answer until its slave can serve it
+            catchup  an empty slave gets the log    sdk   official SDKs with one thread and eight
+            share    the lane's, as its metrics say
 
 Each system runs alone: it is started anew, warmed up (RocketMQ for `--warm` seconds, then each point once
 more), measured and stopped. Rounds go through the systems in turn, every second one backwards.
@@ -36,8 +39,9 @@ import struct
 import subprocess
 import sys
 import tempfile
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -47,14 +51,16 @@ sys.path[:0] = [str(REPO / "services"), str(REPO / "tests"), str(REPO / "bench")
 
 import raw  # noqa: E402 - its points, and its way to count CPU
 from raw import READS, SENDS, Row, cpu_s, log, quiet  # noqa: E402
-from run import FULL_SIZES, LOAD, NATIVE, TOOLS, build, scratch_directory, tool  # noqa: E402
+from run import FULL_SIZES, LOAD, NATIVE, TOOLS, build, page, probe_lag, scratch_directory, tool  # noqa: E402
 
 import processes  # noqa: E402 - the tests' ways to start our processes, and RocketMQ's
 import realbroker  # noqa: E402
+import sdkkit  # noqa: E402
 
 OURS = ("python", "lane")
 SYSTEMS = (*OURS, "4.9.3", "5.3.3", "proxy")
 MODES = ("none", "slave", "sync", "flush")
+ORDER = ("", *MODES)
 LONG_NAMES = {
     "python": "whimbrel",
     "lane": "whimbrel, lane",
@@ -80,6 +86,11 @@ CORE = ("c1", "c32", "c32x32", "c256", "c256x256", "batch")  # of all systems in
 CALIBRATE_S = 0.5
 SENDS_MAX = 400_000  # messages of a point: half a GB
 SETTLE_S_MAX = 60.0
+CATCH_UP_S_MAX = 180.0
+STAGES = ("calls", "lag", "sdk", "catchup", "share")
+LAG_RATES = (0, 3_000, 10_000)  # sends a second beside the probe
+THREADS = (1, 8)  # of an SDK
+SDK_LANGUAGES = ("java", "go", "python")
 SHARE_COUNT = 16_384  # messages that tell the lane's share of a point
 ENTRY = struct.Struct(">qiq")  # of a queue file: position, size, hash of the tag
 
@@ -96,6 +107,9 @@ class System:
     stores: list[Path]
     quiet_cpu_s: float = raw.QUIET_CPU_S
     made: processes.Cluster | None = None
+    access: str = ""  # what an SDK is given
+    remoting: tuple[str, ...] = ()  # a RocketMQ's addresses: the master's, the slave's
+    names: str = ""  # its name server's
 
     def can(self, point: str) -> bool:
         """Tell whether there are such calls, and whether they are measured in this mode."""
@@ -197,6 +211,138 @@ def read(system: System, point: str, secs: float) -> Row:
     return result(system, point, row, before, held if pulls else []) | {"empty": row.get("empty", 0)}
 
 
+def lag(system: System, rate: int, secs: float) -> Row:
+    """Measure how long after a send's answer the slave can serve it, beside so many sends a second."""
+    load: list[object] = ["--addr", system.address, "--topic", "Beside", "--c", 32, "--rate", rate]
+    load += ["--secs", secs + 2, "--warm", 0]
+    words = [str(TOOLS / system.tool), *map(str, load)]
+    beside = subprocess.Popen(words, stdout=subprocess.DEVNULL) if rate else None
+    try:
+        time.sleep(1)  # the load has begun
+        if system.made is not None:
+            found = probe_lag(system.made, secs)
+            row = {"p50": found["visible"], "p99": found["visible_p99"]}
+        else:
+            master, slave = system.remoting
+            row = tool(
+                "remload",
+                "--addr",
+                master,
+                "--slave",
+                slave,
+                "--topic",
+                "Lag",
+                "--mode",
+                "lag",
+                "--secs",
+                secs,
+            )
+            if row.get("errors"):
+                raise RuntimeError(f"lag: {row}")
+    finally:
+        if beside is not None:
+            beside.terminate()
+            beside.wait()
+    point = f"{rate:,}/s" if rate else "idle"
+    kept = {key: row[key] for key in ("p50", "p99")}
+    return {"stage": "lag", "system": system.name, "mode": system.mode, "point": point} | kept
+
+
+def log_end(system: System) -> int:
+    """Return how long the master's log is."""
+    if system.made is None:
+        with realbroker.Remoting(system.remoting[0]) as broker:
+            return broker.log_end()
+    with contextlib.closing(page(system.stores[0])) as marks:
+        return int(marks.written)
+
+
+def catch_up(name: str, args: argparse.Namespace) -> Iterator[Row]:
+    """Measure how fast an empty slave gets a log of one file, and has its queues."""
+    size: dict[str, object] = {} if name in OURS else {"mappedFileSizeCommitLog": 2_147_479_552}
+    with (
+        scratch_directory(args.work) as scratch,
+        start(name, "none", scratch, verify=False, **size) as system,
+    ):
+        fill(system, "Beside", int(args.log_gb * 1e9 / 1150))
+        (wanted,) = settle(system, "Beside", 0)
+        size_b = log_end(system)
+        with contextlib.ExitStack() as stack:
+            began = time.monotonic()
+            if system.made is not None:
+                broker, follower = system.made.broker("slave", 1), system.made.replicator("slave", 1)
+                for process in (broker, follower):
+                    stack.callback(process.kill)
+                    process.launch()
+                store = broker.store
+            else:
+                slave = realbroker.broker(name, scratch / "slave", "SLAVE", system.names, **size)
+                stack.callback(slave.kill)
+                starting = threading.Thread(target=slave.start)
+                starting.start()
+                stack.callback(starting.join)
+                store = slave.store
+            first = 0.0
+            while (found := stored(store, "Beside")) < wanted:
+                now = time.monotonic()
+                first = first or (now if found else 0.0)
+                if now - began > CATCH_UP_S_MAX:
+                    raise RuntimeError(f"{name}: the slave has {found} of {wanted} messages")
+                time.sleep(0.002)
+            ended = time.monotonic()
+            yield {
+                "stage": "catchup",
+                "system": name,
+                "gb": size_b / 1e9,
+                "from_start_s": ended - began,
+                "gb_s": size_b / max(ended - first, 1e-3) / 1e9,
+            }
+
+
+def sdk(system: System, language: str, threads: int, args: argparse.Namespace) -> Row:
+    """Measure sends by an official SDK, without TLS; CPU is that of all it has sent, warming up as well."""
+    topic = f"Beside-{language}"
+    command = [
+        *sdkkit.prepare(language),
+        "load",
+        system.access,
+        topic,
+        threads,
+        min(10.0, args.warm),
+        args.secs,
+    ]
+    environment = os.environ | {"HOME": str(sdkkit.home(language)), "SDK_PLAINTEXT": "1"}
+    (begin, *_) = settle(system, topic, 0)
+    before = {name: cpu_s(pid) for name, pid in system.pids.items()}
+    done = subprocess.run(
+        list(map(str, command)),
+        env=environment,
+        input="",
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    lines = [line.split("\t")[1:] for line in done.stdout.splitlines() if line.startswith("load\t")]
+    if not lines:
+        raise RuntimeError(f"{language}: {(done.stdout + done.stderr)[-400:]}")
+    total, count, seconds, p50, p99, failed = map(float, lines[0])
+    (end, *_) = settle(system, topic, begin + int(total))
+    used = {name: cpu_s(pid) - before[name] for name, pid in system.pids.items()}
+    return {
+        "stage": "sdk",
+        "system": system.name,
+        "mode": system.mode,
+        "point": f"{language} {threads}",
+        "rate": count / seconds,
+        "p50": p50,
+        "p99": p99,
+        "all_us": sum(used.values()) / max(1.0, total) * 1e6,
+        "errors": int(failed),
+        "lost": [end - begin - int(total)] if end - begin != int(total) else [],
+    }
+
+
 def share(mode: str, args: argparse.Namespace) -> Iterator[Row]:
     """Ask the metrics what the lane has done itself: of the messages sent, or of those given to consumers.
 
@@ -260,7 +406,10 @@ def ours(name: str, mode: str, scratch: Path, *, verify: bool = True, **more: ob
         made.wait_usable()
         pids = {kind_of(process): process.pid for process in made.processes}
         stores = [process.store for process in (made.master, *made.slaves)]
-        yield System(name, mode, "v2calls", made.master.grpc, pids, stores, made=made)
+        words = ["topic", "create", "Lag", "--queues", "1", "--endpoint", made.endpoint]
+        command = [sys.executable, "-c", processes.COMMAND, *words]
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL, env=processes.environment())
+        yield System(name, mode, "v2calls", made.master.grpc, pids, stores, made=made, access=made.endpoint)
         if verify and (why := raw.verify(made)):
             raise RuntimeError(f"{name} {mode}: {why}")
 
@@ -287,7 +436,8 @@ def theirs(name: str, mode: str, scratch: Path, **more: object) -> Iterator[Syst
         servers = [master]
         if mode in ("slave", "sync"):
             servers.append(started(realbroker.broker(version, scratch / "slave", "SLAVE", names, **more)))
-        make_topics(master.address, "Beside", *(f"Beside-{point}" for point in READS))
+        make_topics(master.address, "Beside", *(f"Beside-{each}" for each in (*READS, *SDK_LANGUAGES)))
+        make_topics(master.address, "Lag", queues=1)
         follow(servers)
         pids = {"nameserver": registry.pid}
         pids |= {("master", "slave")[at]: server.pid for at, server in enumerate(servers)}
@@ -299,6 +449,9 @@ def theirs(name: str, mode: str, scratch: Path, **more: object) -> Iterator[Syst
             pids,
             [server.store for server in servers],
             PEER_QUIET_CPU_S,
+            access=master.grpc,
+            remoting=tuple(server.address for server in servers),
+            names=names,
         )
 
 
@@ -365,7 +518,15 @@ def run_system(name: str, mode: str, args: argparse.Namespace, *, verify: bool) 
             log(name, mode, f"warms up for {args.warm:.0f} s")
             warm_up(system, args.warm)
         for point in filter(system.can, args.points):
-            yield (send if point in SENDS else read)(system, point, args.secs)
+            if "calls" in args.stages:
+                yield (send if point in SENDS else read)(system, point, args.secs)
+        if "lag" in args.stages and mode == "slave" and name != "proxy":
+            for rate in LAG_RATES:
+                yield lag(system, rate, args.secs)
+        if "sdk" in args.stages and mode == "none" and system.tool == "v2calls":
+            for language in args.languages:
+                for threads in THREADS:
+                    yield sdk(system, language, threads, args)
 
 
 # ---- tables
@@ -386,8 +547,6 @@ def markdown(head: list[str], lines: list[list[str]]) -> str:
 
 def cell(rows: list[Row]) -> str:
     """Return what stands in the table for a system at a point."""
-    if not rows:
-        return "-"
     text = f"**{median(rows, 'rate'):,.0f}**, {median(rows, 'p50'):.2f} / {median(rows, 'p99'):.2f}"
     text += f", {median(rows, 'all_us'):.1f}"
     lost = [each for row in rows for each in row["lost"]]
@@ -403,25 +562,36 @@ def cell(rows: list[Row]) -> str:
 
 def told(row: Row) -> str:
     """Return a measurement as the log shows it."""
-    if "us" in row:
-        return f"{cell([row])} {dict((k, round(v, 1)) for k, v in row['us'].items())}"
+    if "rate" in row:
+        return f"{cell([row])} { {k: round(v, 1) for k, v in row.get('us', {}).items()} }"
     return str({key: round(value, 4) for key, value in row.items() if isinstance(value, float)})
+
+
+def grid(rows: list[Row], stage: str, shown: Callable[[list[Row]], str]) -> str:
+    """Return the table of a stage with a column for each system."""
+    rows = [row for row in rows if row["stage"] == stage]
+    systems = [name for name in SYSTEMS if any(row["system"] == name for row in rows)]
+    keys = dict.fromkeys((row.get("mode", ""), row.get("point", "")) for row in rows)
+    order = [*SENDS, *READS]
+    lines = []
+    for key in sorted(
+        keys, key=lambda key: ORDER.index(key[0]) * 100 + (order.index(key[1]) if key[1] in order else 0)
+    ):
+        some = [
+            [
+                row
+                for row in rows
+                if (row.get("mode", ""), row.get("point", ""), row["system"]) == (*key, name)
+            ]
+            for name in systems
+        ]
+        lines.append([*key, *(shown(each) if each else "-" for each in some)])
+    return markdown(["mode", "point", *(LONG_NAMES[name] for name in systems)], lines)
 
 
 def overview(rows: list[Row], stage: str) -> str:
     """Return the table of all systems."""
-    rows = [row for row in rows if row["stage"] == stage]
-    systems = [name for name in SYSTEMS if any(row["system"] == name for row in rows)]
-    keys = dict.fromkeys((mode, point) for mode in MODES for point in (SENDS | READS))
-    lines = []
-    for key in keys:
-        cells = [
-            cell([row for row in rows if (row["mode"], row["point"], row["system"]) == (*key, name)])
-            for name in systems
-        ]
-        if set(cells) - {"-"}:
-            lines.append([*key, *cells])
-    return markdown(["mode", "point", *(LONG_NAMES[name] for name in systems)], lines)
+    return grid(rows, stage, cell)
 
 
 def by_process(rows: list[Row]) -> str:
@@ -468,6 +638,20 @@ def tables(rows: list[Row]) -> str:
     ):
         if text := overview(figures, stage):
             parts += [f"**{title}**", "", text]
+    if text := overview(figures, "sdk"):
+        parts += ["**Official SDKs, sends of 1 KiB by so many threads: the same**", "", text]
+    if text := grid(figures, "lag", lambda some: f"{median(some, 'p50'):.2f} / {median(some, 'p99'):.2f}"):
+        parts += ["**Replication lag beside so many sends a second: p50 / p99 in ms**", "", text]
+    if text := grid(
+        figures,
+        "catchup",
+        lambda some: f"{median(some, 'from_start_s'):.2f} s, {median(some, 'gb_s'):.2f} GB/s",
+    ):
+        parts += [
+            "**An empty slave: from its start until its queues are there; GB/s from the first entry on**",
+            "",
+            text,
+        ]
     if text := shares(figures):
         parts += ["**The lane's share of messages sent, or acknowledged, in a run with metrics**", "", text]
     if text := by_process(figures):
@@ -506,6 +690,9 @@ def main() -> int:
     parser.add_argument("--only", nargs="+", choices=SYSTEMS, default=list(SYSTEMS), metavar="NAME")
     parser.add_argument("--modes", default=",".join(MODES))
     parser.add_argument("--points", default=",".join([*SENDS, *READS]))
+    parser.add_argument("--stages", default=",".join(STAGES))
+    parser.add_argument("--languages", default=",".join(SDK_LANGUAGES))
+    parser.add_argument("--log-gb", type=float, default=2.05, help="what an empty slave has to catch up with")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--secs", "--seconds", type=float, default=4.0)
     parser.add_argument("--warm", type=float, default=60.0, help="seconds for RocketMQ, after each start")
@@ -513,13 +700,19 @@ def main() -> int:
     parser.add_argument("--json", type=Path, help="append each measurement to this file")
     parser.add_argument("--render", type=Path, help="measure nothing, print the tables of such a file")
     args = parser.parse_args()
-    args.points, args.modes = args.points.split(","), args.modes.split(",")
+    for name in ("points", "modes", "stages", "languages"):
+        setattr(args, name, getattr(args, name).split(","))
     if args.render:
         print(tables([json.loads(line) for line in args.render.read_text().splitlines()]))
         return 0
-    for what, there in ((set(args.points), SENDS | READS), (set(args.modes), dict.fromkeys(MODES))):
-        if unknown := what - there.keys():
-            parser.error(f"there is no {sorted(unknown)}, but {[*there]}")
+    for name, there in (
+        ("points", (*SENDS, *READS)),
+        ("modes", MODES),
+        ("stages", STAGES),
+        ("languages", SDK_LANGUAGES),
+    ):
+        if unknown := set(getattr(args, name)) - set(there):
+            parser.error(f"{name}: there is no {', '.join(sorted(unknown))}, but {', '.join(there)}")
     build(LOAD)
     if set(args.only) - set(OURS):
         need_java(parser)
@@ -557,7 +750,10 @@ def main() -> int:
     for number in range(args.rounds):
         for name, mode in cases if number % 2 == 0 else cases[::-1]:
             run(f"{name} {mode}", number, run_system(name, mode, args, verify=number == 0))
-    if "lane" in args.only:
+        for name in args.only if "catchup" in args.stages else ():
+            if name != "proxy":  # its broker is 5.3.3's
+                run(name, number, catch_up(name, args))
+    if "lane" in args.only and "share" in args.stages:
         for mode in args.modes:
             run(f"lane {mode}", 0, share(mode, args))
     print(tables(rows))

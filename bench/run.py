@@ -464,6 +464,7 @@ def probe_lag(made: Cluster, seconds: float) -> Row:
     return {
         "one_pull": statistics.median(pulls),
         "visible": statistics.median(visible),
+        "visible_p99": sorted(visible)[int(len(visible) * 0.99)],
         "p50": lags[len(lags) // 2],
         "p95": lags[int(len(lags) * 0.95)],
         "p99": lags[int(len(lags) * 0.99)],

@@ -220,6 +220,52 @@ func simple(config *rmq.Config, topic, expression string) {
 	check(consumer.GracefulStop())
 }
 
+// load sends 1 KiB from several threads; what is sent while it warms up is part of the total alone.
+func load(config *rmq.Config, topic string, threads int, warm, seconds float64) {
+	producer, err := rmq.NewProducer(config, rmq.WithTopics(topic))
+	check(err)
+	check(producer.Start())
+	say("ready")
+	begin := time.Now().Add(time.Duration(warm * float64(time.Second)))
+	end := begin.Add(time.Duration(seconds * float64(time.Second)))
+	var lock sync.Mutex
+	var all sync.WaitGroup
+	total, failed, took := 0, 0, []float64{}
+	for range threads {
+		all.Add(1)
+		go func() {
+			defer all.Done()
+			sent, bad, mine := 0, 0, []float64{}
+			for now := time.Now(); now.Before(end); {
+				message := &rmq.Message{Topic: topic, Body: make([]byte, 1024)}
+				message.SetTag("a")
+				_, err := producer.Send(context.Background(), message)
+				ended := time.Now()
+				if err != nil {
+					bad++
+				} else {
+					sent++
+					if !now.Before(begin) {
+						mine = append(mine, ended.Sub(now).Seconds()*1e3)
+					}
+				}
+				now = ended
+			}
+			lock.Lock()
+			defer lock.Unlock()
+			total, failed, took = total+sent, failed+bad, append(took, mine...)
+		}()
+	}
+	all.Wait()
+	slices.Sort(took)
+	at := func(share float64) float64 { return took[int(share*float64(len(took)-1))] }
+	if len(took) == 0 {
+		took = []float64{0}
+	}
+	say("load", total, len(took), seconds, at(.5), at(.99), failed)
+	check(producer.GracefulStop())
+}
+
 func push(config *rmq.Config, topic, expression string) {
 	var lock sync.Mutex
 	failed := map[string]bool{}
@@ -268,6 +314,11 @@ func main() {
 	case "transact":
 		count, _ := strconv.Atoi(os.Args[5])
 		transact(config, topic, name, count, strings.Split(os.Args[6], ","), os.Args[7])
+	case "load":
+		threads, _ := strconv.Atoi(name)
+		warm, _ := strconv.ParseFloat(os.Args[5], 64)
+		seconds, _ := strconv.ParseFloat(os.Args[6], 64)
+		load(config, topic, threads, warm, seconds)
 	case "recall":
 		recall(config, topic, strings.Split(name, ","))
 	case "simple":

@@ -1,6 +1,7 @@
 import java.nio.ByteBuffer;
 import java.nio.charset.StandardCharsets;
 import java.time.Duration;
+import java.util.Arrays;
 import java.util.Collections;
 import java.util.HashSet;
 import java.util.Set;
@@ -8,6 +9,7 @@ import java.util.TreeSet;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.TimeUnit;
+import java.util.stream.DoubleStream;
 import org.apache.rocketmq.client.apis.ClientConfiguration;
 import org.apache.rocketmq.client.apis.ClientConfigurationBuilder;
 import org.apache.rocketmq.client.apis.ClientServiceProvider;
@@ -137,6 +139,52 @@ public class Sdk {
         }
     }
 
+    /** Sends 1 KiB from several threads; what is sent while it warms up is part of the total alone. */
+    static void load(ClientConfiguration configuration, String topic, int threads, double warm, double seconds)
+        throws Exception {
+        try (Producer producer = PROVIDER.newProducerBuilder().setClientConfiguration(configuration)
+            .setTopics(topic).build()) {
+            say("ready");
+            byte[] body = new byte[1024];
+            long begin = System.nanoTime() + (long) (warm * 1e9);
+            long end = begin + (long) (seconds * 1e9);
+            long[] totals = new long[threads];
+            long[] failures = new long[threads];
+            double[][] took = new double[threads][];
+            Thread[] senders = new Thread[threads];
+            for (int i = 0; i < threads; i++) {
+                int me = i;
+                senders[i] = new Thread(() -> {
+                    DoubleStream.Builder mine = DoubleStream.builder();
+                    for (long now = System.nanoTime(); now < end;) {
+                        boolean sent = true;
+                        try {
+                            producer.send(PROVIDER.newMessageBuilder().setTopic(topic).setTag("a").setBody(body).build());
+                        } catch (Throwable error) {
+                            sent = false;
+                        }
+                        long ended = System.nanoTime();
+                        totals[me] += sent ? 1 : 0;
+                        failures[me] += sent ? 0 : 1;
+                        if (sent && now >= begin) {
+                            mine.add((ended - now) / 1e6);
+                        }
+                        now = ended;
+                    }
+                    took[me] = mine.build().toArray();
+                });
+                senders[i].start();
+            }
+            for (Thread sender : senders) {
+                sender.join();
+            }
+            double[] all = Arrays.stream(took).flatMapToDouble(Arrays::stream).sorted().toArray();
+            int last = all.length - 1;
+            say("load", Arrays.stream(totals).sum(), all.length, seconds, last < 0 ? 0 : all[last / 2],
+                last < 0 ? 0 : all[(int) (last * .99)], Arrays.stream(failures).sum());
+        }
+    }
+
     static void recall(ClientConfiguration configuration, String topic, String[] handles) throws Exception {
         try (Producer producer = PROVIDER.newProducerBuilder().setClientConfiguration(configuration)
             .setTopics(topic).build()) {
@@ -241,6 +289,10 @@ public class Sdk {
                 case "transact":
                     transact(configuration, words[2], words[3], Integer.parseInt(words[4]), words[5].split(","),
                         words[6]);
+                    break;
+                case "load":
+                    load(configuration, words[2], Integer.parseInt(words[3]), Double.parseDouble(words[4]),
+                        Double.parseDouble(words[5]));
                     break;
                 case "recall":
                     recall(configuration, words[2], words[3].split(","));

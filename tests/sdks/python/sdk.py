@@ -197,6 +197,46 @@ def simple(configuration: Any, topic: str, group: str, expression: str) -> None:
     consumer.shutdown()
 
 
+def load(configuration: Any, topic: str, threads: str, warm: str, seconds: str) -> None:
+    """Send 1 KiB from several threads; what is sent while it warms up is part of the total alone."""
+    producer = Producer(configuration, (topic,))
+    producer.startup()
+    say("ready")
+    begin = time.perf_counter() + float(warm)
+    end = begin + float(seconds)
+    totals: list[int] = []
+    failures: list[str] = []
+    took: list[float] = []
+
+    def run() -> None:
+        total, mine, now = 0, [], time.perf_counter()
+        while now < end:
+            message = Message()
+            message.topic, message.body, message.tag = topic, bytes(1024), "a"
+            try:
+                producer.send(message)
+            except Exception as error:  # noqa: BLE001 - counted
+                failures.append(str(error))
+                now = time.perf_counter()
+                continue
+            ended_at = time.perf_counter()
+            total += 1
+            if now >= begin:
+                mine.append((ended_at - now) * 1e3)
+            now = ended_at
+        totals.append(total)
+        took.extend(mine)
+
+    senders = [threading.Thread(target=run) for _ in range(int(threads))]
+    for sender in senders:
+        sender.start()
+    for sender in senders:
+        sender.join()
+    took.sort()
+    p50, p99 = (took[int(share * (len(took) - 1))] if took else 0.0 for share in (0.5, 0.99))
+    say("load", sum(totals), len(took), seconds, p50, p99, len(failures))
+
+
 class Listener(MessageListener):  # type: ignore[misc]
     """Fails some messages once."""
 
@@ -233,6 +273,7 @@ def main(role: str, endpoint: str, *words: str) -> None:
         "delay": functools.partial(special, "delay"),
         "priority": functools.partial(special, "priority"),
         "transact": transact,
+        "load": load,
         "recall": recall,
         "simple": simple,
         "push": push,
