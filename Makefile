@@ -79,7 +79,7 @@ lint: setup ## ruff
 	$(BIN)/ruff check $(CODE)
 
 types: setup ## mypy --strict
-	$(BIN)/mypy services/whimbrel services/pyspark_whimbrel tests examples bench/run.py bench/raw.py bench/beside.py native/dependencies.py deploy/stack.py deploy/healthcheck.py deploy/try_wheels.py
+	$(BIN)/mypy services/whimbrel services/pyspark_whimbrel tests examples bench/run.py bench/raw.py bench/beside.py bench/beside_systems.py bench/beside_tables.py native/dependencies.py deploy/stack.py deploy/healthcheck.py deploy/try_wheels.py
 
 layers: setup ## who may import whom
 	$(BIN)/lint-imports
@@ -203,8 +203,8 @@ logs: setup ## follow its logs
 bench: setup ## tables of our figures beside a real RocketMQ's and the machine's limits (takes an hour)
 	$(PY) bench/run.py $(BENCH)
 
-beside: setup ## one table of ours, without and with the lane, beside a warm RocketMQ (BENCH="--only lane 4.9.3 ...")
-	$(PY) bench/beside.py $(BENCH)
+beside: wheel ## one table of our wheels, without and with the lane, beside a warm RocketMQ (BENCH="--only lane 4.9.3 ...")
+	$(PY) bench/beside.py --wheels dist $(BENCH)
 
 bench-spark: setup ## what reading topics with Spark costs, as ratios to Parquet and to PullMessage; and the jobs (ten minutes)
 	PYTHONPATH=services:tests $(PY) tests/bench/spark_source.py $(BENCH)
