@@ -35,6 +35,7 @@ import json
 import os
 import platform
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -349,6 +350,15 @@ def need_java(parser: argparse.ArgumentParser) -> None:
         )
 
 
+def need_sdks(parser: argparse.ArgumentParser, languages: list[str]) -> None:
+    """Install the SDKs where they are not yet, and end where one can't be."""
+    for language in languages:
+        try:
+            sdkkit.prepare(language)
+        except sdkkit.Missing as why:
+            parser.error(f"the SDK of {language}: {why}; or leave it out: --languages, --stages")
+
+
 def main() -> int:
     """Measure, and print the tables."""
     parser = argparse.ArgumentParser(
@@ -389,6 +399,9 @@ def main() -> int:
         os.environ.update(PEER_JAVA)
         remload = f"{TOOLS}/remload"
         subprocess.run(["make", "-s", "-C", str(NATIVE), f"BUILD={TOOLS}", remload], check=True)
+    if "sdk" in args.stages and "none" in args.modes and set(args.only) & {*OURS, "proxy"}:
+        need_sdks(parser, args.languages)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("terminated"))  # nothing that was started stays
     rows: list[Row] = []
     failed = []
 
@@ -399,7 +412,10 @@ def main() -> int:
                 out.write(json.dumps(row) + "\n")
 
     args.work.mkdir(parents=True, exist_ok=True)
-    keep(facts(args, installed(args.wheels.resolve(), args.work) if args.wheels else "ours from the tree"))
+    version = "ours from the tree"
+    if args.wheels:
+        version = installed(args.wheels.resolve(), args.work, lane="lane" in args.only)
+    keep(facts(args, version))
     cases = [
         (name, mode)
         for mode in args.modes

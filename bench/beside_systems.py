@@ -237,11 +237,16 @@ def start(
     )
 
 
-def installed(wheels: Path, work: Path) -> str:
+def installed(wheels: Path, work: Path, *, lane: bool) -> str:
     """Let our servers run from an environment with the wheels installed; return what it says it is."""
     found = sorted(wheels.glob("whimbrel*.whl"))
     if not found:
         raise SystemExit(f"there are no wheels in {wheels}: `make wheel` builds them")
+    if lane and not any(wheels.glob("whimbrel_fast-*.whl")):
+        raise SystemExit(
+            f"there is no wheel of the compiled lane in {wheels}: `make wheel` builds it where cargo is;"
+            " without it: --only python 4.9.3 5.3.3 proxy"
+        )
     uv = shutil.which("uv") or str(REPO / ".venv" / "bin" / "uv")
     python, pins = work / "env" / "bin" / "python", work / "pins.txt"
     subprocess.run([uv, "venv", "-q", "--clear", "--python", sys.executable, work / "env"], check=True)
