@@ -14,6 +14,7 @@ RUN_S_MAX = 150  # the load generator is built the first time
 pytestmark = pytest.mark.process
 
 
+@pytest.mark.timeout(180)
 def test_the_smallest_case_of_ours(tmp_path: Path) -> None:
     if missing := [name for name in ("g++", "make") if shutil.which(name) is None]:
         pytest.skip(f"the load generator is built with {' and '.join(missing)}, which is not on the PATH")

@@ -14,6 +14,7 @@ PROGRAM = Path(__file__).resolve().parents[2] / "bench" / "beside.py"
 RUN_S_MAX = 170
 
 
+@pytest.mark.timeout(180)
 def test_the_smallest_case_of_rocketmq(tmp_path: Path) -> None:
     need_kit()
     resolved("4.9.3")
