@@ -30,6 +30,7 @@ Nothing here asserts a time.
 
 import argparse
 import contextlib
+import functools
 import importlib.metadata
 import json
 import os
@@ -41,7 +42,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 REPO = Path(__file__).resolve().parent.parent
@@ -68,6 +69,7 @@ from run import LOAD, NATIVE, TOOLS, build, probe_lag, scratch_directory, tool  
 import realbroker  # noqa: E402 - the tests' ways to start RocketMQ, and its SDKs
 import sdkkit  # noqa: E402
 
+FAILURES = (RuntimeError, AssertionError, OSError, subprocess.SubprocessError)
 STAGES = ("calls", "lag", "sdk", "catchup", "share")
 WARM_SHARES = {"c256": 9, "batch": 5, "c32": 5, "c1": 3}  # of the time that RocketMQ is warmed up for
 CALIBRATE_S = 0.5
@@ -308,16 +310,25 @@ def run_system(name: str, mode: str, args: argparse.Namespace, *, verify: bool) 
         if name not in OURS and args.warm > 0:
             log(name, mode, f"warms up for {args.warm:.0f} s")
             warm_up(system, args.warm)
+        for point, measure in steps(system, args):
+            try:
+                yield measure()
+            except FAILURES as error:  # one point that fails must not lose the others' hours
+                yield {"stage": "failed", "system": name, "mode": mode, "point": point, "why": str(error)}
+
+
+def steps(system: System, args: argparse.Namespace) -> Iterator[tuple[str, Callable[[], Row]]]:
+    """Yield what is to be measured of a system, with its name."""
+    if "calls" in args.stages:
         for point in filter(system.can, args.points):
-            if "calls" in args.stages:
-                yield (send if point in SENDS else read)(system, point, args.secs)
-        if "lag" in args.stages and mode == "slave" and name != "proxy":
-            for rate in LAG_RATES:
-                yield lag(system, rate, args.secs)
-        if "sdk" in args.stages and mode == "none" and system.tool == "v2calls":
-            for language in args.languages:
-                for threads in THREADS:
-                    yield sdk(system, language, threads, args)
+            yield point, functools.partial(send if point in SENDS else read, system, point, args.secs)
+    if "lag" in args.stages and system.mode == "slave" and system.name != "proxy":
+        for rate in LAG_RATES:
+            yield f"lag {rate}", functools.partial(lag, system, rate, args.secs)
+    if "sdk" in args.stages and system.mode == "none" and system.tool == "v2calls":
+        for language in args.languages:
+            for threads in THREADS:
+                yield f"{language} {threads}", functools.partial(sdk, system, language, threads, args)
 
 
 def told(row: Row) -> str:
@@ -399,6 +410,8 @@ def main() -> int:
         os.environ.update(PEER_JAVA)
         remload = f"{TOOLS}/remload"
         subprocess.run(["make", "-s", "-C", str(NATIVE), f"BUILD={TOOLS}", remload], check=True)
+    # Sources of its own: another tree's tests may compile theirs into the usual cache meanwhile.
+    os.environ.setdefault("WHIMBREL_SDK_CACHE", str(args.work / "sdks"))
     if "sdk" in args.stages and "none" in args.modes and set(args.only) & {*OURS, "proxy"}:
         need_sdks(parser, args.languages)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("terminated"))  # nothing that was started stays
@@ -428,10 +441,12 @@ def main() -> int:
             for row in found:
                 keep(row | {"round": number})
                 log(what, row["stage"], row.get("point", ""), told(row))
+                if row["stage"] == "failed":
+                    failed.append(f"{what} {row['point']}: {row['why']}")
                 if row.get("lost"):
                     failed.append(f"{what} {row['point']}: stored - acknowledged = {row['lost']}")
-        except (RuntimeError, AssertionError, OSError, subprocess.SubprocessError) as error:
-            failed.append(f"{what}: {error}")  # one broken system must not lose the others' hour
+        except FAILURES as error:
+            failed.append(f"{what}: {error}")
             log("FAILED", failed[-1])
 
     for number in range(args.rounds):

@@ -211,7 +211,11 @@ def tables(rows: list[Row]) -> str:
     if text := targets(figures):
         parts += ["**What the lane was to reach**", "", text]
     if text := shares(figures):
-        parts += ["**The lane's share of messages sent, or acknowledged, in a run with metrics**", "", text]
+        parts += [
+            "**The lane's share of messages sent, or acknowledged; a connection's first calls are Python's**",
+            "",
+            text,
+        ]
     if text := by_process(figures):
         parts += ["**CPU by process**", "", text]
     return "\n".join(parts)
