@@ -144,6 +144,9 @@ def ours(name: str, mode: str, scratch: Path, *, verify: bool = True, **more: ob
         command = [sys.executable, "-c", processes.COMMAND, *words]
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL, env=processes.environment())
         yield System(name, mode, "v2calls", made.master.grpc, pids, stores, made=made, access=made.endpoint)
+        raw.settle(
+            made, pids
+        )  # a slave that stops leaves to its next start what it has not yet put into queues
         if verify and (why := raw.verify(made)):
             raise RuntimeError(f"{name} {mode}: {why}")
 
@@ -253,6 +256,7 @@ def installed(wheels: Path, work: Path, *, lane: bool) -> str:
     export = ["export", "-q", "--frozen", "--no-dev", "--no-hashes", "--no-emit-project", "-o", str(pins)]
     subprocess.run([uv, *export], cwd=REPO, check=True, stdout=subprocess.DEVNULL)
     subprocess.run([uv, "pip", "install", "-q", "--python", python, "-c", pins, *found], check=True)
-    processes.PYTHON, processes.SERVICES = str(python), None
+    processes.PYTHON = str(python)
     version = [str(python.with_name("whimbrel")), "--version"]
-    return subprocess.check_output(version, env=processes.environment(None), text=True).strip()
+    environment = {name: value for name, value in processes.environment().items() if name != "PYTHONPATH"}
+    return subprocess.check_output(version, env=environment, text=True).strip()

@@ -54,8 +54,8 @@ COMMAND = "from whimbrel.cli.main import run; run()"  # `python -c` it: the inst
 # Stands before it where the child is to be interrupted: shells start what runs in the background with SIGINT
 # ignored, and children inherit that. (Not by `preexec_fn`: grpcio's handlers of forks may wait for ever.)
 INTERRUPTIBLE = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
-SERVICES: Path | None = Path(__file__).resolve().parent.parent / "services"  # None: what PYTHON has installed
-PYTHON = sys.executable  # what starts our processes; another environment's has a package of its own
+SERVICES = Path(__file__).resolve().parent.parent / "services"
+PYTHON = sys.executable  # what starts our processes; another environment's takes the package installed there
 
 alive: set["Process"] = set()
 
@@ -117,7 +117,7 @@ def elapse(seconds: float) -> None:
         pass
 
 
-def environment(services: Path | None = SERVICES) -> dict[str, str]:
+def environment(services: Path = SERVICES) -> dict[str, str]:
     """Return the environment of a child: ours, the package on its path, and no settings from outside.
 
     WHIMBREL_TEST_TRANSPORT=native lets all servers serve that way; WHIMBREL_CLIENT_TRANSPORT=native lets
@@ -131,8 +131,7 @@ def environment(services: Path | None = SERVICES) -> dict[str, str]:
         kept["WHIMBREL_CLIENT_TRANSPORT"] = transport
     if lane := os.environ.get("WHIMBREL_TEST_LANE"):
         kept |= {"WHIMBREL_LANE": lane, "WHIMBREL_BROKER_LANE": lane, "WHIMBREL_REPLICATOR_LANE": lane}
-    kept.pop("PYTHONPATH", None)
-    return kept | ({"PYTHONPATH": str(services)} if services else {}) | {"PYTHONUNBUFFERED": "1"}
+    return kept | {"PYTHONPATH": str(services), "PYTHONUNBUFFERED": "1"}
 
 
 def transport() -> str:
@@ -148,10 +147,12 @@ def dev(directory: Path, log: Path, *arguments: str) -> subprocess.Popen[bytes]:
 
 
 def program(
-    arguments: Sequence[str | Path], log: Path | int, services: Path | None = SERVICES
+    arguments: Sequence[str | Path], log: Path | int, services: Path = SERVICES
 ) -> subprocess.Popen[bytes]:
     """Start a Python program in a session of its own, so that a signal to the tests does not reach it."""
     command, variables = [PYTHON, *map(str, arguments)], environment(services)
+    if PYTHON != sys.executable:
+        del variables["PYTHONPATH"]
     if isinstance(log, int):
         return subprocess.Popen(command, env=variables, stdout=log, stderr=log, start_new_session=True)
     with log.open("ab") as output:
