@@ -23,6 +23,8 @@ __all__ = ["SlaveStore"]
 logger = logging.getLogger(__name__)
 
 MARK_READS_MAX = 100  # a mark is written in one call; one that stays unreadable is damaged
+REST_BYTES_MAX = 64 << 20  # dispatched when it closes: a second at most, and lag is less as a rule
+REST_STEP_BYTES = 1 << 20
 
 
 class SlaveStore(MessageStore):
@@ -200,9 +202,24 @@ class SlaveStore(MessageStore):
             return
         self.offered_offsets = None
 
+    def dispatch_rest(self) -> None:
+        """Dispatch what came last, so that queues and index of a store at rest have all of its log.
+
+        Where that is more than `REST_BYTES_MAX`, the next start does what is left.
+        """
+        self.dispatcher.on_arrival = None
+        last = min(self.page.written, self.dispatched + REST_BYTES_MAX)
+        while (before := self.dispatched) < last:
+            self.dispatch_ready(REST_STEP_BYTES)
+            if self.dispatched == before:
+                break  # no room, or what stands there can't be read
+        if self.index.position < self.dispatched:
+            self.indexer.fall_behind()
+
     def close(self, *, clean: bool = True) -> None:
         """Stop; the log stays open for its writer."""
         if clean:
+            self.dispatch_rest()
             self.finish_derived()
         self.close_derived()
         self.reader.close()

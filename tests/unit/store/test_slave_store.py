@@ -77,6 +77,20 @@ def test_a_slave_ends_with_the_masters_bytes_queues_and_index(
     assert log_bytes(tmp_path / "slave", master.written) == log_bytes(tmp_path / "master", master.written)
 
 
+@pytest.mark.parametrize("first", ["replicator", "broker"])
+def test_what_came_last_is_dispatched_when_a_slave_stops(
+    tmp_path: Path, master: MasterStore, first: str
+) -> None:
+    reader = LogReader.open(tmp_path / "master")
+    log = open_log(tmp_path / "slave")
+    slave = SlaveStore.open(tmp_path / "slave", OPTIONS)
+    copy(reader, log, master.written, 4096)
+    for part in (log, slave) if first == "replicator" else (slave, log):
+        part.close()
+    reader.close()
+    assert verify(tmp_path / "slave") == []
+
+
 def slave_size(store: SlaveStore, offset: int) -> int:
     return int.from_bytes(store.read_log(offset, 4), "big")
 
