@@ -5,7 +5,8 @@ that a test can put another one in its place: a disk that loses what was not syn
 threads that it interleaves. `MACHINE` is the real one and the default everywhere.
 
 It is no layer of its own: `Files` has the calls of `os`, as they are, under one roof. A call through it costs
-some 50 ns beside a system call, and nothing where a hot path works on a mapping.
+some 50 ns beside a system call, and nothing where a hot path works on a mapping. A mapping for writing holds
+no descriptor: there may be as many as the kernel allows mappings, whatever the limit of open files is.
 
     files       descriptors, names, mappings, syncs; errors are OSError as the kernel gives them
     clocks      `monotonic` for waits, `wall_ns` for what is written down
@@ -21,6 +22,7 @@ import fcntl
 import mmap
 import os
 import resource
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -42,13 +44,16 @@ MADV_DONTNEED = 4
 MADV_POPULATE_WRITE = 23  # Linux 5.14; an older kernel refuses it, and pages come with page faults
 FALLOC_FL_KEEP_SIZE = 1
 FALLOC_FL_PUNCH_HOLE = 2
-OPEN_FILES_WANTED = 1 << 16  # a mapped queue file holds a descriptor, and the usual soft limit is 1024
+MAP_FIXED = 0x10
+OPEN_FILES_WANTED = 1 << 16  # a connection holds a descriptor, and the usual soft limit is 1024
 CREATE = os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
 COPY_BYTES = 1 << 20
 
 libc = ctypes.CDLL(None, use_errno=True)
 libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
 libc.fallocate.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64]
+libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
+libc.mmap.restype = ctypes.c_void_p
 
 
 class Files:
@@ -145,8 +150,20 @@ class Files:
         fcntl.lockf(fd, operation, length)
 
     def map(self, fd: int, size: int, *, writable: bool = True) -> mmap.mmap:
-        """Map a file from its begin; its pages are shared with all who map it."""
-        return mmap.mmap(fd, size, access=mmap.ACCESS_WRITE if writable else mmap.ACCESS_READ)
+        """Map a file from its begin; its pages are shared with all who map it.
+
+        `fd` may be closed at once: a mapping for writing holds no descriptor. Up to Python 3.12 one for
+        reading has its own.
+
+        Args:
+            fd: of the file, open for reading, and for writing where the mapping is.
+            size: in bytes, above 0; `len` of the mapping says it (its method `size` needs a descriptor).
+
+        Raises:
+            ValueError: the file is shorter; a page behind its end would end the process with SIGBUS.
+            OSError: the kernel refuses, as for ENOMEM when the process has too many mappings.
+        """
+        return map_file(fd, size, writable=writable)
 
     def punch_hole(self, fd: int, start: int, length: int) -> bool:
         """Make a range zeros by taking its blocks; return whether the file system can."""
@@ -261,6 +278,37 @@ class Files:
         if self.exists(path):
             self.unlink(path)
             self.sync_directory(path.parent)
+
+
+if sys.version_info >= (3, 13):
+
+    def map_file(fd: int, size: int, *, writable: bool) -> mmap.mmap:
+        """See `Files.map`."""
+        access = mmap.ACCESS_WRITE if writable else mmap.ACCESS_READ
+        return mmap.mmap(fd, size, access=access, trackfd=False)
+
+else:
+
+    def map_file(fd: int, size: int, *, writable: bool) -> mmap.mmap:
+        """See `Files.map`.
+
+        Up to Python 3.12, `mmap` keeps a descriptor of its own for each file. It has none for memory that
+        belongs to no file, so the file is mapped over such memory. An object of that kind takes itself for
+        writable: one for reading only is mapped as usual, so that a store into it is an exception and not a
+        signal.
+        """
+        if not writable:
+            return mmap.mmap(fd, size, access=mmap.ACCESS_READ)
+        if os.fstat(fd).st_size < size:
+            raise ValueError("mmap length is greater than file size")
+        mapped = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        address = ctypes.addressof(ctypes.c_char.from_buffer(mapped))
+        protection = mmap.PROT_READ | mmap.PROT_WRITE
+        if libc.mmap(address, size, protection, mmap.MAP_SHARED | MAP_FIXED, fd, 0) != address:
+            code = ctypes.get_errno()
+            mapped.close()
+            raise OSError(code, os.strerror(code))
+        return mapped
 
 
 class Worker(Protocol):

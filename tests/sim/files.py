@@ -59,7 +59,8 @@ class SimFiles(Files):
     Attributes:
         calls: system calls made so far.
         on_call: called before each with its name and arguments; may raise Crash after killing the process.
-        descriptors_max: open files and mappings; more is EMFILE.
+        descriptors_max: open files; more is EMFILE. Mappings hold none.
+        mappings_max: mappings; more is ENOMEM.
         dead: whether the process was killed.
         device: number of the disk as this process sees it: locks that production code keeps by device and
             inode, for its own process, do not exclude the processes of others here.
@@ -73,7 +74,7 @@ class SimFiles(Files):
         self.mappings: list[tuple[File, weakref.ref[mmap.mmap]]] = []
         self.calls = 0
         self.on_call: Callable[[str, tuple[Any, ...]], None] | None = None
-        self.descriptors_max = 1 << 20
+        self.descriptors_max = self.mappings_max = 1 << 20
         self.dead = False
         self.device = next(devices)
         disk.views.append(self)
@@ -134,7 +135,7 @@ class SimFiles(Files):
     def open(self, path: Path, flags: int, mode: int = 0o777) -> int:
         """See `Files`."""
         self.enter("open", path, flags, path=str(path))
-        if len(self.table) + self.live_mappings() >= self.descriptors_max:
+        if len(self.table) >= self.descriptors_max:
             raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), str(path))
         node = self.disk.find(path)
         if node is None:
@@ -177,7 +178,7 @@ class SimFiles(Files):
             self.machine.stir()
 
     def live_mappings(self) -> int:
-        """Count this process's mappings: each holds a descriptor."""
+        """Count this process's mappings."""
         self.mappings = [(node, seen) for node, seen in self.mappings if is_mapped(seen)]
         return len(self.mappings)
 
@@ -470,8 +471,9 @@ class SimFiles(Files):
         """See `Files`."""
         node, path = self.file_of(fd, writing=writable)
         self.enter("map", fd, size, path=path)
-        mapped = mmap.mmap(fd, size, access=mmap.ACCESS_WRITE if writable else mmap.ACCESS_READ)
-        self.live_mappings()
+        if self.live_mappings() >= self.mappings_max:
+            raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM), path)
+        mapped = super().map(fd, size, writable=writable)
         seen = weakref.ref(mapped)
         self.mappings.append((node, seen))
         node.mappings = [(view, other) for view, other in node.mappings if is_mapped(other)]

@@ -261,10 +261,23 @@ def test_descriptors_run_out() -> None:
     files.descriptors_max = 2
     fd = write(files, FILE, bytes(PAGE))
     mapped = files.map(fd, PAGE)
+    other = files.open(FILE, os.O_RDONLY)
     with pytest.raises(OSError, match="Too many open files"):
         files.open(FILE, os.O_RDONLY)
-    mapped.close()
+    files.close(other)
     files.open(FILE, os.O_RDONLY)
+    mapped.close()
+
+
+def test_mappings_run_out() -> None:
+    _, files = make_disk()
+    files.mappings_max = 1
+    fd = write(files, FILE, bytes(PAGE))
+    mapped = files.map(fd, PAGE)
+    with pytest.raises(OSError, match="Cannot allocate memory"):
+        files.map(fd, PAGE)
+    mapped.close()
+    files.map(fd, PAGE).close()
 
 
 def test_a_flipped_bit_is_read_and_lasts() -> None:

@@ -20,7 +20,7 @@ __all__ = [
     "reserved_files",
 ]
 
-FILES_RESERVED_MIN = 128  # a broker has some 60 files open, and one for each queue
+FILES_RESERVED_MIN = 128  # a broker has some 60 files open; mapped queue files hold none
 FILES_SHARE = 2  # one of so many descriptors is for files
 HOST_CONNECTIONS_MAX = 2000  # clients behind one address of a NAT have one connection to a broker each
 HOST_SHARE = 3, 4  # of all, where few are allowed: others must get in as well
