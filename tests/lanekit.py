@@ -28,6 +28,8 @@ from whimbrel.store.dispatch import Dispatcher
 from whimbrel.store.index import HEADER_SIZE, SLOT, SLOT_SIZE, Index
 from whimbrel.store.indexer import STEP_BYTES, Indexer
 from whimbrel.store.lane_passes import LanePasses
+from whimbrel.store.mapped_queues import MAPPED_QUEUES_MAX, MappedQueues
+from whimbrel.store.mark_writer import MarkWriter
 from whimbrel.store.options import StoreOptions, parse_delay_levels
 from whimbrel.store.queues import ConsumeQueues
 from whimbrel.store.walk import Walk
@@ -293,13 +295,23 @@ def logged() -> Iterator[list[str]]:
         logger.removeHandler(handler)
 
 
-def derive(root: Path, log: Log, lane: Lane | None, steps: list[int], *, room_max: int = 1 << 30) -> Outcome:
+def derive(
+    root: Path,
+    log: Log,
+    lane: Lane | None,
+    steps: list[int],
+    *,
+    room_max: int = 1 << 30,
+    mapped_max: int = MAPPED_QUEUES_MAX,
+) -> Outcome:
     """Dispatch and index a log step by step, as far as it goes; `steps` are where it ends meanwhile."""
     passes = None if lane is None else LanePasses(lane)
     machine = StoppedClock(NOW)
     root.mkdir()
     (root / "whimbrel").mkdir()
-    queues = SmallQueues(root, OPTIONS.consumequeue_file_size)
+    places = MappedQueues(mapped_max)
+    places.writer = MarkWriter(root, machine)
+    queues = SmallQueues(root, OPTIONS.consumequeue_file_size, places=places)
     index = Index(root, OPTIONS, machine, passes)
     dispatcher = CountingDispatcher(queues, parse_delay_levels(OPTIONS.delay_levels), passes)
     indexer = CountingIndexer(index, log.read, log.file_size, machine.monotonic, passes)
@@ -343,8 +355,10 @@ def derive(root: Path, log: Log, lane: Lane | None, steps: list[int], *, room_ma
         },
         "entries": {key: queue.units(queue.min, queue.max) for key, queue in sorted(queues.by_key.items())},
     }
+    assert len(places.mapped) <= mapped_max
     index.close()
     queues.close()
+    places.writer.stop()
     for path in sorted(root.rglob("*")):
         if path.is_file():
             data = path.read_bytes()
@@ -354,11 +368,17 @@ def derive(root: Path, log: Log, lane: Lane | None, steps: list[int], *, room_ma
 
 
 def compare(
-    root: Path, log: Log, lane: Lane, steps: list[int], *, room_max: int = 1 << 30
+    root: Path,
+    log: Log,
+    lane: Lane,
+    steps: list[int],
+    *,
+    room_max: int = 1 << 30,
+    mapped_max: int = MAPPED_QUEUES_MAX,
 ) -> tuple[Outcome, Outcome]:
     """Derive a log by Python and by the lane, and fail where the results differ."""
-    python = derive(root / "python", log, None, steps, room_max=room_max)
-    compiled = derive(root / "lane", log, lane, steps, room_max=room_max)
+    python = derive(root / "python", log, None, steps, room_max=room_max, mapped_max=mapped_max)
+    compiled = derive(root / "lane", log, lane, steps, room_max=room_max, mapped_max=mapped_max)
     assert lane.active, lane.why
     assert compiled.state.keys() == python.state.keys()
     for what, value in python.state.items():

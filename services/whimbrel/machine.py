@@ -27,7 +27,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -37,9 +37,11 @@ from whimbrel.lane import Lane
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
-__all__ = ["FILES", "MACHINE", "Files", "Machine", "Worker", "open_files_limit"]
+__all__ = ["FILES", "MACHINE", "Files", "Machine", "Worker", "mappings_allowed", "open_files_limit"]
 
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+MAP_COUNT = Path("/proc/sys/vm/max_map_count")
+MAPPINGS_USUAL = 65_530  # what Linux allows unless it is told otherwise
 MADV_DONTNEED = 4
 MADV_POPULATE_WRITE = 23  # Linux 5.14; an older kernel refuses it, and pages come with page faults
 FALLOC_FL_KEEP_SIZE = 1
@@ -431,6 +433,15 @@ def open_files_limit() -> int:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
         return wanted
     return OPEN_FILES_WANTED if soft == resource.RLIM_INFINITY else soft
+
+
+@cache
+def mappings_allowed() -> int:
+    """Return how many mappings the kernel allows a process."""
+    try:
+        return int(MAP_COUNT.read_text())
+    except (OSError, ValueError):
+        return MAPPINGS_USUAL
 
 
 FILES = Files()

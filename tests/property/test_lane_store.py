@@ -42,10 +42,11 @@ def test_logs_of_all_kinds_of_records_give_the_same(tmp_path: Path, part: int) -
             damage=rng.choice([0, 0, 1, 5]),
         )
         room_max = rng.choice([1 << 30, 1 << 30, 25])
+        mapped_max = rng.choice([1 << 30, 2])
         work = tmp_path / str(number)
         work.mkdir()
         try:
-            compare(work, log, lane, steps(rng, len(log.data)), room_max=room_max)
+            compare(work, log, lane, steps(rng, len(log.data)), room_max=room_max, mapped_max=mapped_max)
         except AssertionError as error:
             raise AssertionError(f"seed {seed}: {error}") from error
         shutil.rmtree(work)

@@ -7,6 +7,8 @@ last bytes beyond what was flushed, and of nothing else.
 The same machine runs on a simulated disk, with its threads in turns. There the power goes, too, the kernel
 writes pages back as it likes, the disk is full for a while, and after every step what the store says is
 flushed is compared with what the disk would have after a power loss.
+
+Each also runs where only two of the four queues may be mapped at a time.
 """
 
 import contextlib
@@ -15,6 +17,7 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from unittest import mock
 
 import pytest
 from hypothesis import settings
@@ -26,6 +29,7 @@ from sim.machine import SimHost
 from sim.scheduler import Scheduler
 from whimbrel.errors import IllegalOffset, MessageTooLarge, NotWritable, StoreError, StoreFull
 from whimbrel.machine import MACHINE, Files, Machine
+from whimbrel.store import mapped_queues
 from whimbrel.store.codec import RecordDraft, decode_record, format_properties, pack_host
 from whimbrel.store.master_store import Appended, MasterStore
 from whimbrel.store.options import StoreOptions
@@ -73,7 +77,13 @@ def remove_tree(files: Files, path: Path) -> None:
 
 
 class StoreMachine(RuleBasedStateMachine):
-    """The model is a list of what was appended, in order."""
+    """The model is a list of what was appended, in order.
+
+    Attributes:
+        mapped_max: so many queues may be mapped.
+    """
+
+    mapped_max = mapped_queues.MAPPED_QUEUES_MAX
 
     def __init__(self) -> None:
         super().__init__()
@@ -90,7 +100,8 @@ class StoreMachine(RuleBasedStateMachine):
 
     @initialize()
     def open(self) -> None:
-        self.store = MasterStore.open(self.root, OPTIONS, clock=lambda: self.now, machine=self.machine)
+        with mock.patch.object(mapped_queues, "MAPPED_QUEUES_MAX", self.mapped_max):
+            self.store = MasterStore.open(self.root, OPTIONS, clock=lambda: self.now, machine=self.machine)
         self.store.on_arrival = lambda *arrival: self.arrivals.append(arrival)
 
     def stop_hard(self) -> None:
@@ -205,6 +216,12 @@ class StoreMachine(RuleBasedStateMachine):
                 assert self.store.written == end_now
                 return
         self.open()
+
+    @invariant()
+    def no_more_queues_are_mapped_than_may_be(self) -> None:
+        mapped = {queue for queue in self.store.queues if queue.mapped is not None}
+        assert mapped == set(self.store.mapped_queues.mapped)
+        assert len(mapped) <= self.mapped_max
 
     @invariant()
     def every_message_is_in_its_queue(self) -> None:
@@ -423,7 +440,7 @@ class FailingSimStoreMachine(SimStoreMachine):
         except NotWritable:
             assert self.store.writer.failed
         except StoreFull:
-            assert self.host.disk.faults
+            assert self.host.disk.faults or self.store.mark_writer.doubtful
 
     @rule(
         path=st.sampled_from(SYNCED),
@@ -484,6 +501,24 @@ class FailingSimStoreMachine(SimStoreMachine):
         self.follow_loss()
 
 
+class NarrowStoreMachine(StoreMachine):
+    """The same with two mappings."""
+
+    mapped_max = 2
+
+
+class NarrowSimStoreMachine(SimStoreMachine):
+    """The same with two mappings."""
+
+    mapped_max = 2
+
+
+class NarrowFailingSimStoreMachine(FailingSimStoreMachine):
+    """The same with two mappings."""
+
+    mapped_max = 2
+
+
 TestStoreMachine = StoreMachine.TestCase
 TestStoreMachine.settings = settings(max_examples=25, stateful_step_count=30, deadline=None)
 
@@ -492,3 +527,12 @@ TestSimStoreMachine.settings = settings(max_examples=25, stateful_step_count=40,
 
 TestFailingSimStoreMachine = FailingSimStoreMachine.TestCase
 TestFailingSimStoreMachine.settings = settings(max_examples=25, stateful_step_count=40, deadline=None)
+
+TestNarrowStoreMachine = NarrowStoreMachine.TestCase
+TestNarrowStoreMachine.settings = settings(max_examples=15, stateful_step_count=40, deadline=None)
+
+TestNarrowSimStoreMachine = NarrowSimStoreMachine.TestCase
+TestNarrowSimStoreMachine.settings = settings(max_examples=15, stateful_step_count=40, deadline=None)
+
+TestNarrowFailingSimStoreMachine = NarrowFailingSimStoreMachine.TestCase
+TestNarrowFailingSimStoreMachine.settings = settings(max_examples=15, stateful_step_count=40, deadline=None)

@@ -5,9 +5,10 @@ size, are named by the byte offset of their first entry, and are zero behind the
 0x7FFFFFFF at physical offset 0 is a filler: it stands for a message that this store never had (a slave whose
 log begins in the middle of the master's).
 
-The last file is mapped for writing, older ones are read with `pread`. A file gets its full size at once, but
-its blocks in steps ahead of the write position, so that a thousand queues do not take gigabytes. **Room is
-reserved before the record is appended to the log**, so that there is no record without room for its entry.
+The last file is mapped for writing while there is a place for it (`mapped_queues.py`), older ones are read
+with `pread`. A file gets its full size at once, but its blocks in steps ahead of the write position, so that
+a thousand queues do not take gigabytes. **Room is reserved before the record is appended to the log**, so
+that there is no record without room for its entry. Room is a mapping as well.
 
 Entries are in the order of their physical offsets, so the end of a queue is found by binary search: entries
 below the queues' mark are whole, and what follows is beyond the offset that is searched for, or zero, or was
@@ -40,6 +41,7 @@ from pathlib import Path
 from whimbrel.errors import StoreError
 from whimbrel.machine import FILES, Files
 from whimbrel.store.codec import FILLER_SIZE, UNIT, UNIT_SIZE
+from whimbrel.store.mapped_queues import MappedQueues
 from whimbrel.store.pages import (
     PAGE,
     address_of,
@@ -73,7 +75,9 @@ class ConsumeQueue:
         room: entries below have blocks on disk, and a mapping.
         deleted_below: entries below are of a deleted topic of the same name.
         base, limit: entries [base, limit) are in the mapped file.
-        mapped: the last file, None until it is written the first time.
+        mapped: the last file, None until it is written the first time, and while others have the places.
+        places: for mapped queues.
+        collected: the number of the collection for a mark that took the last entries, or will do so.
         next_files: mapped files behind the last, by their first entry, for which room was reserved.
         renumbered: entries that stand at other numbers than their records say, since this process began.
         rolled: files left since the last `take_dirty`.
@@ -83,6 +87,7 @@ class ConsumeQueue:
     __slots__ = (
         "address",
         "base",
+        "collected",
         "created",
         "deleted_below",
         "directory",
@@ -94,6 +99,7 @@ class ConsumeQueue:
         "max",
         "min",
         "next_files",
+        "places",
         "queue_id",
         "released",
         "renumbered",
@@ -112,6 +118,7 @@ class ConsumeQueue:
         file_size: int,
         scratch: Path,
         files: Files = FILES,
+        places: MappedQueues | None = None,
     ) -> None:
         self.files = files
         self.directory, self.topic, self.queue_id, self.scratch = directory, topic, queue_id, scratch
@@ -126,6 +133,8 @@ class ConsumeQueue:
             Path
         ] = []  # files left since the last `take_dirty`, written but perhaps not on disk
         self.dirty = self.created = False
+        self.places = places or MappedQueues()
+        self.collected = 0
 
     @classmethod
     def load(
@@ -136,6 +145,7 @@ class ConsumeQueue:
         file_size: int,
         scratch: Path,
         files: Files = FILES,
+        places: MappedQueues | None = None,
     ) -> "ConsumeQueue":
         """List a queue's files; their size wins. Its range is unknown until `truncate`.
 
@@ -150,7 +160,7 @@ class ConsumeQueue:
             file_size = size
             if starts[0] % size or starts[-1] - starts[0] != (len(starts) - 1) * size:
                 raise StoreError(f"the files in {directory} do not follow each other")
-        queue = cls(directory, topic, queue_id, file_size, scratch, files)
+        queue = cls(directory, topic, queue_id, file_size, scratch, files, places)
         queue.starts = starts
         return queue
 
@@ -297,24 +307,33 @@ class ConsumeQueue:
             self.make_room()
 
     def make_room(self) -> None:
-        """Take blocks for the next step of entries, in the mapped file or in a new one."""
+        """Take blocks for the next step of entries, in the mapped file, in a new one, or in one that was made
+        for entries which never came.
+
+        Raises:
+            StoreFull: the disk has none, or the file can't be mapped.
+        """
         per_file = self.file_size // UNIT_SIZE
         first = self.room - self.room % per_file
         if self.room > first and not self.starts:
             self.begin_at(self.room)
             return
         with refusing_when_full(f"no room for queue {self.queue_id} of {self.topic}"):
+            if self.mapped is None:
+                self.places.make_way()
             if self.room == first and first * UNIT_SIZE not in self.starts:
                 self.create(first)
                 return
-            if self.mapped is None:
-                self.map_last(first)
             path = self.directory / segment_name(first * UNIT_SIZE)
             start = (self.room - first) * UNIT_SIZE // PAGE * PAGE
             end = min(self.file_size, start + ALLOCATE_BYTES)
             fd = self.files.open(path, os.O_RDWR | os.O_CLOEXEC)
             try:
                 allocate(self.files, fd, start, end - start)
+                if self.mapped is None:
+                    self.switch_to(first, self.files.map(fd, self.file_size))
+                elif first >= self.limit and (not self.next_files or self.next_files[-1][0] < first):
+                    self.next_files.append((first, self.files.map(fd, self.file_size)))
             finally:
                 self.files.close(fd)
             self.room = first + end // UNIT_SIZE
@@ -344,24 +363,22 @@ class ConsumeQueue:
         else:
             self.next_files.append((first, mapped))
 
-    def map_last(self, first: int) -> None:
-        """Map the existing file into which the next entry goes."""
-        fd = self.files.open(self.directory / segment_name(first * UNIT_SIZE), os.O_RDWR | os.O_CLOEXEC)
-        try:
-            self.switch_to(first, self.files.map(fd, self.file_size))
-        finally:
-            self.files.close(fd)
-
     def switch_to(self, first: int, mapped: mmap.mmap) -> None:
         """Write into a mapped file from now on."""
         self.mapped, self.base, self.limit = mapped, first, first + self.file_size // UNIT_SIZE
         mapped.madvise(mmap.MADV_RANDOM)  # no reading ahead at the first access
         self.address, self.released = address_of(mapped), 0
+        self.places.add(self)
+
+    @property
+    def mapped_path(self) -> Path:
+        """The file that is mapped."""
+        return self.directory / segment_name(self.base * UNIT_SIZE)
 
     def roll(self) -> None:
         """Continue in the file that `reserve` has created."""
         if self.mapped is not None:
-            self.rolled.append(self.directory / segment_name(self.base * UNIT_SIZE))
+            self.rolled.append(self.mapped_path)
             self.mapped.close()
         self.switch_to(*self.next_files.pop(0))
 
@@ -513,14 +530,13 @@ class ConsumeQueue:
         return len(doomed)
 
     def take_dirty(self) -> tuple[list[Path], list[Path]]:
-        """Return (files, directories) to sync for everything written so far to be on disk, and forget
-        them."""
+        """Return (files, directories) to sync for everything written so far to be on disk, and forget them:
+        they belong to the current collection."""
+        self.collected = self.places.collection
         files, self.rolled = self.rolled, []
         directories: list[Path] = []
         if self.starts:
-            files.append(
-                self.directory / segment_name(self.base * UNIT_SIZE if self.mapped else self.starts[-1])
-            )
+            files.append(self.mapped_path if self.mapped else self.directory / segment_name(self.starts[-1]))
         if self.created:
             directories = [self.directory, *self.directory.parents[:3]]  # up to the store's
         self.dirty = self.created = False
@@ -557,6 +573,7 @@ class ConsumeQueue:
 
     def unmap(self) -> None:
         """Close the mappings; the next write maps again."""
+        self.places.remove(self)
         if self.mapped is not None:
             self.mapped.close()
             self.mapped = None

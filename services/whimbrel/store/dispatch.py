@@ -150,6 +150,8 @@ class Dispatcher:
     def places_of(self, runs: Sequence[Run]) -> list[tuple[ConsumeQueue, bytes]] | None:
         """Return the queues of runs of entries, with room for them; None where one is Python's to settle."""
         by_field, found = self.queues.by_field, []
+        places = self.queues.places
+        given_up = places.given_up
         try:
             for field, queue_id, first, entries in runs:
                 queue = by_field.get(field, {}).get(queue_id) or self.queue_for(field, queue_id)
@@ -157,6 +159,10 @@ class Dispatcher:
                     return None
                 queue.reserve(len(entries) // UNIT_SIZE)
                 found.append((queue, entries))
+            if places.given_up != given_up:  # room in one, for another
+                wanted = [(queue, len(entries) // UNIT_SIZE) for queue, entries in found]
+                if not self.queues.reserve(wanted):
+                    return None
         except (CorruptRecord, StoreFull):  # of a record that Python comes to, behind those that fit
             return None
         return found

@@ -9,9 +9,13 @@ file whose sync failed is `doubtful`: its pages count as written and are not, so
 nothing. No mark is written before the store has written that file again (`MessageStore.settle_doubtful`). A
 process that is killed before leaves the old mark: the next one writes all entries behind it anew. The index
 has entries of all ages in all of its pages, so its file is removed at once.
+
+The store's thread may sync a file as well, while a mark is being written (`mapped_queues.py`). A failure is
+reported to one of both: under the lock, the other one finds the file among the doubtful.
 """
 
 import contextlib
+import errno
 import logging
 import os
 from pathlib import Path
@@ -24,7 +28,7 @@ __all__ = ["MarkWriter"]
 
 logger = logging.getLogger(__name__)
 
-Job = tuple[QueueMark, set[Path], set[Path], int]
+Job = tuple[QueueMark, set[Path], set[Path], int, int]
 
 
 class MarkWriter:
@@ -32,6 +36,7 @@ class MarkWriter:
 
     def __init__(self, root: Path, machine: Machine) -> None:
         self.root, self.files = root, machine.files
+        self.lock = machine.lock()  # while a file is synced
         self.job: Job | None = None  # being written, or about to be
         # These belong to whoever writes: this thread while `busy`, else the store's.
         self.owed: set[Path] = set()  # files to sync before the next mark
@@ -39,6 +44,7 @@ class MarkWriter:
         self.doubtful: set[Path] = set()  # files of which a sync failed; owed as well
         self.written = True  # whether the last mark is
         self.vouched = 0  # the offset of the last mark that is
+        self.synced = 0  # the last collection of which all files are on disk, and so all of those before
         self.worker = machine.worker("queue-mark", self.run)
 
     @property
@@ -46,9 +52,11 @@ class MarkWriter:
         """Whether a mark is being written."""
         return self.job is not None
 
-    def submit(self, mark: QueueMark, files: set[Path], directories: set[Path], store_time_ms: int) -> None:
-        """Have a mark written; not to be called while `busy`."""
-        self.job = (mark, files, directories, store_time_ms)
+    def submit(
+        self, mark: QueueMark, files: set[Path], directories: set[Path], store_time_ms: int, collection: int
+    ) -> None:
+        """Have a mark written, see `write`; not to be called while `busy`."""
+        self.job = (mark, files, directories, store_time_ms, collection)
         self.worker.wake()
 
     def wait(self) -> None:
@@ -68,8 +76,16 @@ class MarkWriter:
         finally:
             self.job = None
 
-    def write(self, mark: QueueMark, files: set[Path], directories: set[Path], store_time_ms: int) -> None:
+    def write(
+        self, mark: QueueMark, files: set[Path], directories: set[Path], store_time_ms: int, collection: int
+    ) -> None:
         """Sync, then write the mark and the checkpoint's queue time.
+
+        Args:
+            mark: what is written.
+            files, directories: all that must be on disk before, and is not since the last collection.
+            store_time_ms: for the checkpoint, 0 for none.
+            collection: the number of the collection of `files`.
 
         Raises:
             OSError: the disk refuses; what is not synced stays owed.
@@ -81,6 +97,7 @@ class MarkWriter:
         for path in sorted(self.owed):
             self.sync(path)
             self.owed.discard(path)
+        self.synced = collection
         for directory in sorted(self.owed_directories):
             if disk.exists(directory):
                 disk.sync_directory(directory)
@@ -92,25 +109,28 @@ class MarkWriter:
         self.written = True
 
     def sync(self, path: Path) -> None:
-        """Put a file on disk, if it is still there.
+        """Put a file on disk, if it is still there; from any thread.
 
         Raises:
-            OSError: the disk refuses.
+            OSError: the disk refuses, or has refused before and the file was not written again since.
         """
         disk = self.files
-        try:
-            fd = disk.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        except FileNotFoundError:  # removed since
-            return
-        try:
-            disk.fdatasync(fd)
-        except OSError:
-            self.doubtful.add(path)
-            if path.parent == self.root / "index":
-                self.remove_from(path)
-            raise
-        finally:
-            disk.close(fd)
+        with self.lock:
+            if path in self.doubtful:
+                raise OSError(errno.EIO, "a sync of it failed, and it is not written again yet", str(path))
+            try:
+                fd = disk.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            except FileNotFoundError:  # removed since
+                return
+            try:
+                disk.fdatasync(fd)
+            except OSError:
+                self.doubtful.add(path)
+                if path.parent == self.root / "index":
+                    self.remove_from(path)
+                raise
+            finally:
+                disk.close(fd)
 
     def remove_from(self, path: Path) -> None:
         """Remove an index file and those behind it, the newest first: after a kill they would be trusted."""

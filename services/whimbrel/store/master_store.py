@@ -217,13 +217,15 @@ class MasterStore(MessageStore):
             now_ms: their store time.
 
         Returns:
-            Whether they were appended: none where the disk has no room for entries, or refuses to write.
+            Whether they were appended: none where the disk has no room for entries or refuses to write, or where
+            fewer queues may be mapped than have some.
         """
         by_key = self.queues.by_key
         queues = [by_key[run[0], run[1]] for run in runs]
         try:
-            for queue, run in zip(queues, runs, strict=True):
-                queue.reserve(len(run[2]) // UNIT_SIZE)
+            wanted = [(queue, len(run[2]) // UNIT_SIZE) for queue, run in zip(queues, runs, strict=True)]
+            if not self.queues.reserve(wanted):
+                return False
         except StoreFull:
             return False
         log = self.writer

@@ -15,6 +15,7 @@ from whimbrel.store.consumequeue import ConsumeQueue, is_filler
 from whimbrel.store.damage import check_whole
 from whimbrel.store.dispatch import Dispatcher
 from whimbrel.store.locking import is_locked
+from whimbrel.store.mapped_queues import MappedQueues
 from whimbrel.store.master_store import MasterStore
 from whimbrel.store.options import parse_delay_levels
 from whimbrel.store.queues import ConsumeQueues
@@ -43,8 +44,9 @@ class DryRunQueue(ConsumeQueue):
         file_size: int,
         scratch: Path,
         files: Files = FILES,
+        places: MappedQueues | None = None,
     ) -> None:
-        super().__init__(directory, topic, queue_id, file_size, scratch, files)
+        super().__init__(directory, topic, queue_id, file_size, scratch, files, places)
         self.kept_below, self.first_new = 0, -1
 
     def truncate(self, below: int, *, scrub: bool = False) -> None:

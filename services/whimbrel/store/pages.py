@@ -30,6 +30,7 @@ __all__ = [
 PAGE = mmap.PAGESIZE
 ZERO_CHUNK = bytes(1 << 20)
 OUT_OF_FILES = (errno.EMFILE, errno.ENFILE)
+OUT_OF_MEMORY = errno.ENOMEM
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 FULL_ADVICE = "free some space on it, and writing goes on by itself"
 
@@ -51,10 +52,10 @@ def allocate(files: Files, fd: int, start: int, length: int) -> None:
 
 @contextlib.contextmanager
 def refusing_when_full(what: str) -> Iterator[None]:
-    """Turn the kernel's errors for a full disk, and for too many open files, into StoreFull.
+    """Turn the kernel's errors for a full disk, and for too many open files or mappings, into StoreFull.
 
     Raises:
-        StoreFull: there is no room, or no descriptor; its text names `what`.
+        StoreFull: there is no room, no descriptor or no memory to map; its text names `what`.
     """
     try:
         yield
@@ -63,6 +64,11 @@ def refusing_when_full(what: str) -> Iterator[None]:
             raise StoreFull(
                 f"too many files are open ({what}): let the process open more (ulimit -n); writing goes on by"
                 " itself once some are closed"
+            ) from error
+        if error.errno == OUT_OF_MEMORY:
+            raise StoreFull(
+                f"the kernel has no memory left, or allows no more mappings ({what}): see vm.max_map_count; "
+                "writing goes on by itself once there are fewer"
             ) from error
         if error.errno not in FULL:
             raise

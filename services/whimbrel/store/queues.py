@@ -1,12 +1,13 @@
 """All consume queues of a store, by topic and number."""
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from whimbrel.machine import FILES, Files
 from whimbrel.store.consumequeue import ConsumeQueue
 from whimbrel.store.deleted_queue_offsets import DeletedQueueOffsets
+from whimbrel.store.mapped_queues import MappedQueues
 from whimbrel.store.queue_floors import GivenQueueOffsets, encode
 
 __all__ = ["ConsumeQueues"]
@@ -18,6 +19,7 @@ class ConsumeQueues:
     """The table of queues: those on disk, and those created by their first entry since.
 
     Attributes:
+        places: for those that are mapped.
         deleted_offsets: where queues of deleted topics ended.
         given_offsets: where queues without a message in the log go on.
         by_key: (topic, queue id) to queue.
@@ -27,8 +29,11 @@ class ConsumeQueues:
 
     queue_class: type[ConsumeQueue] = ConsumeQueue
 
-    def __init__(self, root: Path, file_size: int, files: Files = FILES) -> None:
+    def __init__(
+        self, root: Path, file_size: int, files: Files = FILES, places: MappedQueues | None = None
+    ) -> None:
         self.files = files
+        self.places = places or MappedQueues()
         self.directory = root / "consumequeue"
         self.scratch = root / "whimbrel"
         self.file_size = file_size
@@ -39,15 +44,21 @@ class ConsumeQueues:
         self.by_field: dict[bytes, dict[int, ConsumeQueue]] = {}
 
     @classmethod
-    def load(cls, root: Path, file_size: int, files: Files = FILES) -> "ConsumeQueues":
+    def load(
+        cls, root: Path, file_size: int, files: Files = FILES, places: MappedQueues | None = None
+    ) -> "ConsumeQueues":
         """List the queues on disk. Their ranges are unknown until `truncate`.
 
         Raises:
             StoreError: there are files that can't be a part of their queue.
         """
-        queues = cls(root, file_size, files)
+        queues = cls(root, file_size, files, places)
         for topic, queue_id, directory in list_queues(queues.directory, files):
-            queues.add(cls.queue_class.load(directory, topic, queue_id, file_size, queues.scratch, files))
+            queues.add(
+                cls.queue_class.load(
+                    directory, topic, queue_id, file_size, queues.scratch, files, queues.places
+                )
+            )
         return queues
 
     def __iter__(self) -> Iterator[ConsumeQueue]:
@@ -72,6 +83,7 @@ class ConsumeQueues:
                 self.file_size,
                 self.scratch,
                 self.files,
+                self.places,
             )
             self.add(queue)
             self.go_on(queue)
@@ -126,7 +138,8 @@ class ConsumeQueues:
         return removed
 
     def take_dirty(self) -> tuple[set[Path], set[Path]]:
-        """Return (files, directories) to sync for all entries so far to be on disk."""
+        """Return (files, directories) to sync for all entries so far to be on disk; begins a collection."""
+        self.places.collection += 1
         files: set[Path] = set()
         directories: set[Path] = set()
         for queue in self:
@@ -135,6 +148,28 @@ class ConsumeQueues:
                 files.update(more_files)
                 directories.update(more_directories)
         return files, directories
+
+    def reserve(self, wanted: Sequence[tuple[ConsumeQueue, int]]) -> bool:
+        """Make sure that several queues have room for so many entries each, all at the same time.
+
+        Returns:
+            Whether they do. Where there are fewer places for mapped queues, room in one may have been given
+            up for another.
+
+        Raises:
+            StoreFull: the disk has none.
+        """
+        places = self.places
+        before = places.given_up
+        for queue, count in wanted:
+            queue.reserve(count)
+        if places.given_up == before:
+            return True
+        for queue, _ in wanted:
+            places.keep(queue)
+        for queue, count in wanted:
+            queue.reserve(count)
+        return all(queue.room >= queue.max + count for queue, count in wanted)
 
     def delete_topic(self, topic: str) -> None:
         """Delete all queues of a topic, and store where they ended.

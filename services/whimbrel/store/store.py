@@ -31,6 +31,7 @@ from whimbrel.store.index import Index
 from whimbrel.store.indexer import Indexer
 from whimbrel.store.lane_messages import LaneMessages
 from whimbrel.store.lane_passes import LanePasses
+from whimbrel.store.mapped_queues import MappedQueues
 from whimbrel.store.mark_writer import MarkWriter
 from whimbrel.store.mending import mend_queues
 from whimbrel.store.options import StoreOptions, parse_delay_levels
@@ -84,7 +85,8 @@ class MessageStore(abc.ABC):
         self.root, self.options, self.page = root, options, page
         self.read_log, self.read_range, self.file_size = read_log, read_range, file_size
         self.delays_ms = parse_delay_levels(options.delay_levels)
-        self.queues = ConsumeQueues(root, options.consumequeue_file_size, machine.files)
+        self.mapped_queues = MappedQueues()
+        self.queues = ConsumeQueues(root, options.consumequeue_file_size, machine.files, self.mapped_queues)
         passes = self.passes = LanePasses(machine.lane, page)
         self.lane_messages = LaneMessages(passes, read_range)
         self.dispatcher = Dispatcher(self.queues, self.delays_ms, passes)
@@ -99,6 +101,7 @@ class MessageStore(abc.ABC):
         self.marked_offset = 0
         self.marked_at = 0.0
         self.mark_writer = MarkWriter(root, machine)  # last: it starts a thread
+        self.mapped_queues.writer, self.mapped_queues.settle = self.mark_writer, self.settle_doubtful
 
     # The log's range.
 
@@ -178,7 +181,9 @@ class MessageStore(abc.ABC):
         Raises:
             StoreError: the files of one are not as a queue's must be.
         """
-        return ConsumeQueues.load(self.root, self.options.consumequeue_file_size, self.files)
+        return ConsumeQueues.load(
+            self.root, self.options.consumequeue_file_size, self.files, self.mapped_queues
+        )
 
     def dispatch_to(self, end: int, *, skip_damage: bool) -> None:
         """Dispatch up to `end`; sets `stall_reason` when there is no room for all entries."""
@@ -258,6 +263,7 @@ class MessageStore(abc.ABC):
                         "entries are gone from memory and disk, the next start makes them",
                         str(path),
                     )
+                writer.owed.add(path)  # also where the store's thread has tried to sync it
             writer.doubtful.discard(path)
             logger.warning("%s: %s is written again: a sync of it failed", self.root, path)
 
@@ -274,9 +280,9 @@ class MessageStore(abc.ABC):
             return False
         return record.queue_offset == number or queue.renumbered > 0
 
-    def collect_mark(self) -> tuple[QueueMark, set[Path], set[Path], int]:
-        """Return the mark as of now, the files and directories to sync before it is written, and a store
-        time."""
+    def collect_mark(self) -> tuple[QueueMark, set[Path], set[Path], int, int]:
+        """Return the mark as of now, the files and directories to sync before it is written, a store time,
+        and the number of this collection."""
         queues, entries = self.queues.totals()
         files, directories = self.queues.take_dirty()
         indexed = min(self.index.position, self.dispatched) if self.options.index_enabled else 0
@@ -290,7 +296,8 @@ class MessageStore(abc.ABC):
             self.index.end_offset,
             self.machine.boot_id(),
         )
-        return mark, files, directories, self.store_time_ms or self.dispatcher.store_time_ms
+        store_time_ms = self.store_time_ms or self.dispatcher.store_time_ms
+        return mark, files, directories, store_time_ms, self.mapped_queues.collection
 
     def save_mark(self) -> None:
         """Write the mark now, waiting for the disk."""
