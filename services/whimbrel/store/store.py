@@ -173,7 +173,7 @@ class MessageStore(abc.ABC):
                 machine=self.machine,
             )
             self.indexer.step(self.dispatched, step_bytes=CATCH_UP_BYTES)
-        self.try_save_mark()
+        self.submit_mark()  # thousands of queues take the disk longer than anybody should wait for a start
 
     def load_queues(self) -> ConsumeQueues:
         """List the queues on disk.
@@ -230,7 +230,11 @@ class MessageStore(abc.ABC):
         writer = self.mark_writer
         if not due or writer.busy or (self.dispatched == self.marked_offset and writer.written):
             return
-        self.marked_at = now
+        self.submit_mark()
+
+    def submit_mark(self) -> None:
+        """Have the queues' mark written; not to be called while one is being written."""
+        self.marked_at = self.machine.monotonic()
         try:
             self.settle_doubtful()
         except OSError as error:

@@ -54,6 +54,7 @@ def store_with_old_entries_on_the_medium(host: SimHost) -> MasterStore:
     before = node.platter
     host.disk.inject("sync", path="*/consumequeue/*")
     store = open_store(host)
+    store.mark_writer.wait()
     assert store.queue_range("topic", 0) == (0, 10), "the log was cut"
     node.platter, node.unwritten = before, {0}
     append(store, 20, 10, size=200)
@@ -81,8 +82,9 @@ def test_a_start_goes_on_with_the_old_mark_when_a_sync_of_a_queue_fails(
     host.disk.inject("sync", path="*/consumequeue/*")
     store = open_store(host)
     assert store.queue_range("topic", 0) == (0, 10)
+    store.mark_writer.wait()
     (record,) = [record for record in caplog.records if record.levelname == "ERROR"]
-    assert "the mark of the queues stays where it is" in record.message and record.exc_info is None
+    assert "the mark of /store can't be written" in record.message and record.exc_info is None
     store.save_mark()
     mark = QueueMark.load(ROOT, host.processes[0].files)
     assert mark is not None and mark.offset == store.written

@@ -222,7 +222,7 @@ def test_a_mark_is_withdrawn_before_what_it_vouches_for_is_written_anew() -> Non
 
     process.files.on_call = lose_power_before_a_page
     with pytest.raises(Crash):
-        MasterStore.open(root, options, clock=process.wall_ms, machine=process)
+        MasterStore.open(root, options, clock=process.wall_ms, machine=process).mark_writer.wait()
     store = open_store()
     assert store.queue_range("topic", 0) == (0, 10)
     assert [place for place, _, _ in store.queue_units("topic", 1, 0, 890)] == places
