@@ -94,6 +94,7 @@ class ConsumeQueue:
         "dirty",
         "file_size",
         "files",
+        "known_path",
         "limit",
         "mapped",
         "max",
@@ -133,6 +134,7 @@ class ConsumeQueue:
             Path
         ] = []  # files left since the last `take_dirty`, written but perhaps not on disk
         self.dirty = self.created = False
+        self.known_path = -1, directory
         self.places = places or MappedQueues()
         self.collected = 0
 
@@ -152,15 +154,15 @@ class ConsumeQueue:
         Raises:
             StoreError: the files differ in size or leave a gap.
         """
+        queue = cls(directory, topic, queue_id, file_size, scratch, files, places)
         starts = list_segments(directory, files)
         if starts:
-            sizes = {files.size(directory / segment_name(start)) for start in starts}
+            sizes = {files.size(queue.path_of(start)) for start in starts}
             if len(sizes) != 1 or (size := sizes.pop()) <= 0 or size % UNIT_SIZE:
                 raise StoreError(f"the files in {directory} differ in size or hold no whole entries")
-            file_size = size
+            queue.file_size = size
             if starts[0] % size or starts[-1] - starts[0] != (len(starts) - 1) * size:
                 raise StoreError(f"the files in {directory} do not follow each other")
-        queue = cls(directory, topic, queue_id, file_size, scratch, files, places)
         queue.starts = starts
         return queue
 
@@ -292,7 +294,7 @@ class ConsumeQueue:
         """Remove all files, so that none comes back beside those that follow."""
         self.unmap()
         for start in self.starts:
-            self.files.unlink(self.directory / segment_name(start), missing_ok=True)
+            self.files.unlink(self.path_of(start), missing_ok=True)
         if self.starts:
             self.files.sync_directory(self.directory)
         self.starts.clear()
@@ -324,7 +326,7 @@ class ConsumeQueue:
             if self.room == first and first * UNIT_SIZE not in self.starts:
                 self.create(first)
                 return
-            path = self.directory / segment_name(first * UNIT_SIZE)
+            path = self.path_of(first * UNIT_SIZE)
             start = (self.room - first) * UNIT_SIZE // PAGE * PAGE
             end = min(self.file_size, start + ALLOCATE_BYTES)
             fd = self.files.open(path, os.O_RDWR | os.O_CLOEXEC)
@@ -342,7 +344,7 @@ class ConsumeQueue:
         """Create the file that begins with an entry, under another name until it has its size."""
         self.files.make_directories(self.directory)
         draft = self.scratch / "queue-file"
-        path = self.directory / segment_name(first * UNIT_SIZE)
+        path = self.path_of(first * UNIT_SIZE)
         fd = self.files.open(draft, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
         try:
             self.files.ftruncate(fd, self.file_size)
@@ -370,10 +372,18 @@ class ConsumeQueue:
         self.address, self.released = address_of(mapped), 0
         self.places.add(self)
 
+    def path_of(self, start: int) -> Path:
+        """Return the path of the file that begins at a byte offset; a start asks for the same one often."""
+        known, path = self.known_path
+        if known != start:
+            path = self.directory / segment_name(start)
+            self.known_path = start, path
+        return path
+
     @property
     def mapped_path(self) -> Path:
         """The file that is mapped."""
-        return self.directory / segment_name(self.base * UNIT_SIZE)
+        return self.path_of(self.base * UNIT_SIZE)
 
     def roll(self) -> None:
         """Continue in the file that `reserve` has created."""
@@ -419,7 +429,7 @@ class ConsumeQueue:
         per_file = self.file_size // UNIT_SIZE
         first = offset - offset % per_file
         try:
-            fd = self.files.open(self.directory / segment_name(first * UNIT_SIZE), os.O_RDONLY | os.O_CLOEXEC)
+            fd = self.files.open(self.path_of(first * UNIT_SIZE), os.O_RDONLY | os.O_CLOEXEC)
         except FileNotFoundError:
             return b""
         try:
@@ -434,7 +444,7 @@ class ConsumeQueue:
         if not self.starts:
             return 0
         for start in reversed(self.starts):  # the end is in the last file whose first entry counts
-            fd = self.files.open(self.directory / segment_name(start), os.O_RDONLY | os.O_CLOEXEC)
+            fd = self.files.open(self.path_of(start), os.O_RDONLY | os.O_CLOEXEC)
             try:
                 # Most queues of a store with thousands of them are short: one read finds their end.
                 begin = self.files.pread(fd, BEGIN_BYTES, 0)
@@ -467,10 +477,10 @@ class ConsumeQueue:
         unit = UNIT_SIZE
         # The last one first: whoever is killed in between leaves no gap.
         for start in [start for start in reversed(self.starts[1:]) if start >= end * unit]:
-            self.files.unlink(self.directory / segment_name(start))
+            self.files.unlink(self.path_of(start))
             self.starts.remove(start)
         if self.starts and end == 0:
-            self.files.unlink(self.directory / segment_name(0))
+            self.files.unlink(self.path_of(0))
             self.starts.clear()
         if self.starts:
             self.scrub_behind(end, always=scrub)
@@ -483,13 +493,31 @@ class ConsumeQueue:
         position = end * UNIT_SIZE - start
         if position >= self.file_size:
             return
-        fd = self.files.open(self.directory / segment_name(start), os.O_RDWR | os.O_CLOEXEC)
+        fd = self.files.open(self.path_of(start), os.O_RDWR | os.O_CLOEXEC)
         try:
-            if always or self.files.pread(fd, UNIT_SIZE, position) != EMPTY:
+            if always:
                 zero(self.files, fd, position, self.file_size - position)
+                self.dirty = True
+            elif self.files.pread(fd, UNIT_SIZE, position) != EMPTY:
+                self.wipe(fd, position)
                 self.dirty = True
         finally:
             self.files.close(fd)
+
+    def wipe(self, fd: int, position: int) -> None:
+        """Make entries zeros that this boot has written: they follow each other, up to the first empty one.
+
+        Punching a hole would have the kernel write the file back and wait for that (ext4): seconds for
+        thousands of queues that were written just before a kill.
+        """
+        while position < self.file_size:
+            end = min(self.file_size, position // PAGE * PAGE + PAGE)
+            data = self.files.pread(fd, end - position, position)
+            empty = data.find(EMPTY)  # entries that are not have no 20 zeros in a row, wherever they stand
+            self.files.write_all(fd, bytes(empty if empty >= 0 else len(data)), position)
+            if empty >= 0:
+                return
+            position = end
 
     def correct_min(self, log_begin: int) -> None:
         """Move `min` to the first entry whose record the log still has."""
@@ -525,7 +553,7 @@ class ConsumeQueue:
         """Remove files all of whose entries are below `min`, never the last; return how many."""
         doomed = [start for start in self.starts[:-1] if (start + self.file_size) // UNIT_SIZE <= self.min]
         for start in doomed:
-            self.files.unlink(self.directory / segment_name(start), missing_ok=True)
+            self.files.unlink(self.path_of(start), missing_ok=True)
             self.starts.remove(start)
         return len(doomed)
 
@@ -536,7 +564,7 @@ class ConsumeQueue:
         files, self.rolled = self.rolled, []
         directories: list[Path] = []
         if self.starts:
-            files.append(self.mapped_path if self.mapped else self.directory / segment_name(self.starts[-1]))
+            files.append(self.mapped_path if self.mapped else self.path_of(self.starts[-1]))
         if self.created:
             directories = [self.directory, *self.directory.parents[:3]]  # up to the store's
         self.dirty = self.created = False

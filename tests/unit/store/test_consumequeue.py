@@ -3,8 +3,11 @@
 import dataclasses
 from pathlib import Path
 
+import pytest
+
 from storekit import OPTIONS, make_draft, open_master
 from whimbrel.store.codec import UNIT
+from whimbrel.store.queues import ConsumeQueues
 
 PER_FILE = OPTIONS.consumequeue_file_size // UNIT.size
 
@@ -31,3 +34,22 @@ def test_packed_entries_are_the_entries_up_to_the_end_of_their_file(tmp_path: Pa
         assert offset + len(found) == min(offset - offset % PER_FILE + PER_FILE, queue.max)
     assert queue.packed_units(queue.max, 1) == queue.packed_units(-1, 1) == b""
     store.close()
+
+
+@pytest.mark.parametrize("kept", [0, 1, 50, 204, 205, 410, 649, 650])
+def test_what_follows_the_end_is_zeros_over_several_pages(tmp_path: Path, kept: int) -> None:
+    """No queue's entry has 20 zeros in a row, so an empty one is found wherever a page begins."""
+    options = dataclasses.replace(OPTIONS, consumequeue_file_size=20_000, commitlog_file_size=1 << 20)
+    store = open_master(tmp_path / "s", options)
+    places = [store.append([make_draft(number)])[0].physical_offset for number in range(650)]
+    below = (*places, store.written)[kept]
+    store.close(clean=False)
+    queues = ConsumeQueues.load(tmp_path / "s", 20_000)
+    queues.truncate(below)
+    queue = queues.by_key["topic", 0]
+    assert queue.max == kept
+    if kept:
+        data = (queue.directory / f"{0:020d}").read_bytes()
+        assert len(data) == 20_000
+        assert [place for place, _, _ in UNIT.iter_unpack(data[: kept * 20])] == places[:kept]
+        assert not data[kept * 20 :].strip(b"\0")

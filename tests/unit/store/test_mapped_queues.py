@@ -35,6 +35,7 @@ def store(machine: RefusingMachine, tmp_path: Path) -> Iterator[MasterStore]:
     (tmp_path / "s").mkdir()
     options = dataclasses.replace(SYNC, index_enabled=False)
     found = MasterStore.open(tmp_path / "s", options, clock=lambda: NOW, machine=machine)
+    found.mark_writer.wait()
     yield found
     found.close(clean=False)
 
