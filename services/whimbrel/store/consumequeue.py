@@ -505,7 +505,7 @@ class ConsumeQueue:
             self.files.close(fd)
 
     def wipe(self, fd: int, position: int) -> None:
-        """Make entries zeros that this boot has written: they follow each other, up to the first empty one.
+        """Make entries zeros that this boot has written: they follow each other, up to a page without any.
 
         Punching a hole would have the kernel write the file back and wait for that (ext4): seconds for
         thousands of queues that were written just before a kill.
@@ -513,10 +513,9 @@ class ConsumeQueue:
         while position < self.file_size:
             end = min(self.file_size, position // PAGE * PAGE + PAGE)
             data = self.files.pread(fd, end - position, position)
-            empty = data.find(EMPTY)  # entries that are not have no 20 zeros in a row, wherever they stand
-            self.files.write_all(fd, bytes(empty if empty >= 0 else len(data)), position)
-            if empty >= 0:
+            if not data.strip(b"\0"):
                 return
+            self.files.write_all(fd, bytes(len(data)), position)
             position = end
 
     def correct_min(self, log_begin: int) -> None:

@@ -217,8 +217,8 @@ class MasterStore(MessageStore):
             now_ms: their store time.
 
         Returns:
-            Whether they were appended: none where the disk has no room for entries or refuses to write, or where
-            fewer queues may be mapped than have some.
+            Whether they were appended: none where the disk has no room for entries or refuses to write, or
+            where fewer queues may be mapped than have some.
         """
         by_key = self.queues.by_key
         queues = [by_key[run[0], run[1]] for run in runs]
