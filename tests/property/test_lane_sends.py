@@ -12,6 +12,7 @@ from lanebroker import CLIENT, STYLES, Client, frame
 from lanepair import SEED, Two, message, play_all, request, run
 from storekit import NOW
 from whimbrel.broker.api.response_bytes import varint
+from whimbrel.pb import Timestamp
 from whimbrel.pb.apache.rocketmq.v2 import service_pb2 as messaging
 from whimbrel.rpc.http2.frames import PING, RST_STREAM, SETTING, SETTINGS, WINDOW_UPDATE
 from whimbrel.rpc.http2.stream import Limits
@@ -134,6 +135,30 @@ def test_the_lane_does_nearly_all_of_what_is_plain(
         by_lane = two.compiled.by_lane
         assert by_lane is not None
         assert by_lane.calls >= 0.99 * count, f"{by_lane.calls} of {count} calls by the lane"
+        two.close()
+
+    run(body)
+
+
+def test_a_value_may_have_more_bytes_than_it_needs(tmp_path: Path, stub: socket.socket) -> None:
+    """As generators write it that patch times into a request which is made already."""
+    wide, padded = varint((1 << 28) + 5), b"\x85\x80\x80\x80\x00"
+    stamp = Timestamp(seconds=NOW // 1000, nanos=(1 << 28) + 5)
+
+    def body() -> None:
+        rng, two = random.Random(SEED), Two(tmp_path, stub)
+        client = Client(rng, "go")
+        two.feed(client.begin())
+        for _ in range(2):
+            two.feed(client.call(request(rng)))
+        sent = request(rng, born_timestamp=stamp)
+        assert sent.count(b"\x10" + wide) == 1
+        two.feed(client.call(sent.replace(b"\x10" + wide, b"\x10" + padded)))
+        two.settle()
+        two.check()
+        by_lane = two.compiled.by_lane
+        assert by_lane is not None
+        assert by_lane.calls == 1
         two.close()
 
     run(body)

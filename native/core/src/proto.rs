@@ -1,6 +1,7 @@
 //! Protobuf's wire format, as far as plain requests use it.
 //!
-//! What a library would take as well, but no library writes (a number in more bytes than it needs), is not read here.
+//! What a library would take as well, but no library writes (a tag or a length in more bytes than it needs), is not read
+//! here. A value may have more: whoever puts it into a request that is made already keeps its size.
 
 /// Reads fields one after the other.
 #[derive(Clone, Copy)]
@@ -15,20 +16,23 @@ impl<'a> Reader<'a> {
     pub fn is_done(&self) -> bool {
         self.rest.is_empty()
     }
-    /// A number in as few bytes as it takes.
-    pub fn varint(&mut self) -> Option<u64> {
+    /// A value; 0 bits at its end may be written out.
+    pub fn value(&mut self) -> Option<u64> {
         let mut value = 0_u64;
         for (at, byte) in self.rest.iter().take(9).enumerate() {
             value |= u64::from(byte & 0x7f) << (7 * at);
             if *byte < 0x80 {
-                if *byte == 0 && at > 0 {
-                    return None;
-                }
                 self.rest = &self.rest[at + 1..];
                 return Some(value);
             }
         }
         None
+    }
+    /// A number in as few bytes as it takes.
+    pub fn varint(&mut self) -> Option<u64> {
+        let before = self.rest.len();
+        let value = self.value()?;
+        (before - self.rest.len() == varint_len(value)).then_some(value)
     }
     /// Bytes behind their length.
     pub fn bytes(&mut self) -> Option<&'a [u8]> {
@@ -70,6 +74,7 @@ mod tests {
             assert_eq!((reader.varint(), reader.is_done()), (Some(value), true));
         }
         assert_eq!(Reader::new(b"\x80\x00").varint(), None);
+        assert_eq!(Reader::new(b"\xc0\x84\xbd\x80\x00").value(), Some(1_000_000));
         assert_eq!(Reader::new(b"\x80").varint(), None);
         assert_eq!(Reader::new(&[0xff; 10]).varint(), None);
     }

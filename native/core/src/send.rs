@@ -125,11 +125,11 @@ fn time(mut reader: Reader<'_>, ms: &mut Option<i64>) -> Option<()> {
         match reader.varint()? {
             0x08 => {
                 once(&mut seen, 1)?;
-                seconds = reader.varint().filter(|value| *value <= SECONDS_MAX)?;
+                seconds = reader.value().filter(|value| *value <= SECONDS_MAX)?;
             }
             0x10 => {
                 once(&mut seen, 2)?;
-                nanos = reader.varint().filter(|value| *value <= NANOS_MAX)?;
+                nanos = reader.value().filter(|value| *value <= NANOS_MAX)?;
             }
             _ => return None,
         }
@@ -168,11 +168,11 @@ fn system<'a>(mut reader: Reader<'a>, message: &mut Message<'a>) -> Option<()> {
             }
             0x28 => {
                 once(&mut seen, 5)?;
-                message.zipped = reader.varint().filter(|value| *value <= GZIP)? == GZIP;
+                message.zipped = reader.value().filter(|value| *value <= GZIP)? == GZIP;
             }
             0x30 => {
                 once(&mut seen, 6)?;
-                reader.varint().filter(|value| *value <= NORMAL)?;
+                reader.value().filter(|value| *value <= NORMAL)?;
             }
             0x3a => {
                 once(&mut seen, 7)?;
@@ -188,7 +188,7 @@ fn system<'a>(mut reader: Reader<'a>, message: &mut Message<'a>) -> Option<()> {
             }
             0x68 => {
                 once(&mut seen, 13)?;
-                reader.varint()?; // a queue: the same
+                reader.value()?; // a queue: the same
             }
             0x92 => {
                 once(&mut seen, 18)?;
