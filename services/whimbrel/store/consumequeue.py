@@ -512,10 +512,10 @@ class ConsumeQueue:
         """
         while position < self.file_size:
             end = min(self.file_size, position // PAGE * PAGE + PAGE)
-            data = self.files.pread(fd, end - position, position)
-            if not data.strip(b"\0"):
+            zeros = bytes(end - position)
+            if self.files.pread(fd, end - position, position) == zeros:
                 return
-            self.files.write_all(fd, bytes(len(data)), position)
+            self.files.write_all(fd, zeros, position)
             position = end
 
     def correct_min(self, log_begin: int) -> None:
