@@ -66,7 +66,8 @@ from beside_tables import MODES, OURS, SYSTEMS, cell, tables  # noqa: E402
 from raw import READS, SENDS, Row, cpu_s, log, quiet  # noqa: E402
 from run import LOAD, NATIVE, TOOLS, build, probe_lag, scratch_directory, tool  # noqa: E402
 
-import realbroker  # noqa: E402 - the tests' ways to start RocketMQ, and its SDKs
+import processes  # noqa: E402 - the tests' ways to wait, to start RocketMQ, and its SDKs
+import realbroker  # noqa: E402
 import sdkkit  # noqa: E402
 
 FAILURES = (RuntimeError, AssertionError, OSError, subprocess.SubprocessError)
@@ -88,9 +89,7 @@ def send(system: System, point: str, secs: float) -> Row:
     batch = int(str(words[words.index("--batch") + 1])) if "--batch" in words else 1
     count = max(64, min(SENDS_MAX, int(warm["rate"] * secs)) // batch) * batch
     begin = settle(system, topic, 0)
-    if (
-        len(set(begin)) > 1
-    ):  # calls that ended after the time are not counted: the slave's log is not all queued yet
+    if len(set(begin)) > 1:  # calls that ended after the time are not counted: the slave lacks some yet
         begin = settle(system, topic, max(begin))
     before = {name: cpu_s(pid) for name, pid in system.pids.items()}
     row = generate(system, point, *words, "--count", count)
@@ -128,9 +127,11 @@ def lag(system: System, rate: int, secs: float) -> Row:
     load: list[object] = ["--addr", system.address, "--topic", "Beside", "--c", 32, "--rate", rate]
     load += ["--secs", secs + 2, "--warm", 0]
     words = [str(TOOLS / system.tool), *map(str, load)]
+    before = log_end(system)
     beside = subprocess.Popen(words, stdout=subprocess.DEVNULL) if rate else None
     try:
-        time.sleep(1)  # the load has begun
+        if beside is not None:
+            processes.until(lambda: log_end(system) > before, what="the load beside the probe")
         if system.made is not None:
             found = probe_lag(system.made, secs)
             row = {"p50": found["visible"], "p99": found["visible_p99"]}
@@ -185,14 +186,20 @@ def catch_up(name: str, args: argparse.Namespace) -> Iterator[Row]:
                 starting.start()
                 stack.callback(starting.join)
                 store = slave.store
-            first = 0.0
-            while (found := stored(store, "Beside")) < wanted:
-                now = time.monotonic()
-                first = first or (now if found else 0.0)
-                if now - began > CATCH_UP_S_MAX:
-                    raise RuntimeError(f"{name}: the slave has {found} of {wanted} messages")
-                time.sleep(0.002)
-            ended = time.monotonic()
+
+            def holds(count: int) -> bool:
+                return stored(store, "Beside") >= count
+
+            moments = []
+            for some, what in ((1, "its first message"), (wanted, "all messages")):
+                processes.until(
+                    functools.partial(holds, some),
+                    timeout=CATCH_UP_S_MAX,
+                    what=f"{name}: the slave has {what}",
+                    every_s=0.002,
+                )
+                moments.append(time.monotonic())
+            first, ended = moments
             yield {
                 "stage": "catchup",
                 "system": name,
@@ -276,19 +283,12 @@ def share(mode: str, args: argparse.Namespace) -> Iterator[Row]:
 def result(system: System, point: str, row: Row, before: dict[str, float], kept: list[int]) -> Row:
     """Return what a table shows of a point."""
     used = {name: cpu_s(pid) - before[name] for name, pid in system.pids.items()}
-    scale = 1e6 / max(1, row["n"])
     return {
         "stage": "send" if point in SENDS else "read",
         "system": system.name,
         "mode": system.mode,
         "point": point,
-        "rate": row["rate"],
-        "p50": row["p50"],
-        "p99": row["p99"],
-        "us": {name: value * scale for name, value in used.items()},
-        "all_us": sum(used.values()) * scale,
-        "client_us": row["client_us"],
-        "messages": row["n"],
+        **raw.figures(row, used),
         "errors": sum(row["errors"].values()),
         "lost": [each - row["n"] for each in kept if each != row["n"]],
     }
@@ -370,8 +370,8 @@ def need_sdks(parser: argparse.ArgumentParser, languages: list[str]) -> None:
             parser.error(f"the SDK of {language}: {why}; or leave it out: --languages, --stages")
 
 
-def main() -> int:
-    """Measure, and print the tables."""
+def arguments() -> argparse.Namespace:
+    """Return what is asked for; end with what to do where it can't be had."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -391,29 +391,37 @@ def main() -> int:
     parser.add_argument("--json", type=Path, help="append each measurement to this file")
     parser.add_argument("--render", type=Path, help="measure nothing, print the tables of such a file")
     args = parser.parse_args()
-    for name in ("points", "modes", "stages", "languages"):
-        setattr(args, name, getattr(args, name).split(","))
-    if args.render:
-        print(tables([json.loads(line) for line in args.render.read_text().splitlines()]))
-        return 0
     for name, there in (
         ("points", (*SENDS, *READS)),
         ("modes", MODES),
         ("stages", STAGES),
         ("languages", SDK_LANGUAGES),
     ):
+        setattr(args, name, getattr(args, name).split(","))
         if unknown := set(getattr(args, name)) - set(there):
             parser.error(f"{name}: there is no {', '.join(sorted(unknown))}, but {', '.join(there)}")
-    build(LOAD)
+    if args.render:
+        return args
+    # Sources of its own: another tree's tests may compile theirs into the usual cache meanwhile.
+    os.environ.setdefault("WHIMBREL_SDK_CACHE", str(args.work / "sdks"))
     if set(args.only) - set(OURS):
         need_java(parser)
+    if "sdk" in args.stages and "none" in args.modes and set(args.only) & {*OURS, "proxy"}:
+        need_sdks(parser, args.languages)
+    return args
+
+
+def main() -> int:
+    """Measure, and print the tables."""
+    args = arguments()
+    if args.render:
+        print(tables([json.loads(line) for line in args.render.read_text().splitlines()]))
+        return 0
+    build(LOAD)
+    if set(args.only) - set(OURS):
         os.environ.update(PEER_JAVA)
         remload = f"{TOOLS}/remload"
         subprocess.run(["make", "-s", "-C", str(NATIVE), f"BUILD={TOOLS}", remload], check=True)
-    # Sources of its own: another tree's tests may compile theirs into the usual cache meanwhile.
-    os.environ.setdefault("WHIMBREL_SDK_CACHE", str(args.work / "sdks"))
-    if "sdk" in args.stages and "none" in args.modes and set(args.only) & {*OURS, "proxy"}:
-        need_sdks(parser, args.languages)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("terminated"))  # nothing that was started stays
     rows: list[Row] = []
     failed = []

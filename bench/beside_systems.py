@@ -6,7 +6,6 @@ import shutil
 import struct
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -94,9 +93,9 @@ def settle(system: System, topic: str, wanted: int) -> list[int]:
     Returns:
         How many each store has: more or less than was wanted is for the caller to tell.
     """
-    deadline = time.monotonic() + SETTLE_S_MAX
-    while any(stored(store, topic) < wanted for store in system.stores) and time.monotonic() < deadline:
-        time.sleep(0.01)
+    for _ in processes.polls(SETTLE_S_MAX):
+        if all(stored(store, topic) >= wanted for store in system.stores):
+            break
     if system.made is not None:
         raw.caught_up(system.made)
     quiet(system.pids.values(), system.quiet_cpu_s)
@@ -144,9 +143,6 @@ def ours(name: str, mode: str, scratch: Path, *, verify: bool = True, **more: ob
         command = [sys.executable, "-c", processes.COMMAND, *words]
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL, env=processes.environment())
         yield System(name, mode, "v2calls", made.master.grpc, pids, stores, made=made, access=made.endpoint)
-        raw.settle(
-            made, pids
-        )  # a slave that stops leaves to its next start what it has not yet put into queues
         if verify and (why := raw.verify(made)):
             raise RuntimeError(f"{name} {mode}: {why}")
 
@@ -214,8 +210,7 @@ def make_topics(address: str, *topics: str, queues: int = 4) -> None:
 
 def follow(servers: list[realbroker.Server]) -> None:
     """Wait until a RocketMQ takes messages and its slave has them."""
-    deadline = time.monotonic() + SETTLE_S_MAX
-    while time.monotonic() < deadline:
+    for _ in processes.polls(SETTLE_S_MAX, every_s=0.3):
         sent = tool(
             "remload", "--addr", servers[0].address, "--topic", "First", "--mode", "probe", "--secs", 30
         )
@@ -225,7 +220,6 @@ def follow(servers: list[realbroker.Server]) -> None:
                 ends.add(broker.log_end())
         if sent.get("ok") and len(ends) == 1 and min(ends) > 0:
             return
-        time.sleep(0.3)
     raise RuntimeError("RocketMQ takes no messages, or its slave does not follow")
 
 

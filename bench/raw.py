@@ -140,31 +140,46 @@ def generate(point: str, *arguments: object) -> Row:
     return row
 
 
-def fill(address: str, topic: str, count: int) -> None:
+def fill(made: processes.Cluster, topic: str, count: int) -> None:
     """Send so many messages in batches."""
     batches: list[object] = ["--c", 8, "--batch", BATCH, "--count", count]
-    generate(topic, "--addr", address, "--topic", topic, *batches)
+    generate(topic, "--addr", made.master.grpc, "--topic", topic, *batches)
 
 
-def prepare(address: str, point: str, secs: float) -> list[object]:
+def prepare(made: processes.Cluster, point: str, secs: float) -> list[object]:
     """Warm everything up; return the arguments of the run that is measured."""
     if point in SENDS:
-        sends: list[object] = ["--addr", address, "--topic", "Raw", *SENDS[point]]
+        sends: list[object] = ["--addr", made.master.grpc, "--topic", "Raw", *SENDS[point]]
         generate(point, *sends, "--secs", 0.5, "--warm", WARM_S)
         return [*sends, "--secs", secs, "--warm", 0]
     topic = f"Raw-{point}"
-    reads: list[object] = ["--addr", address, "--topic", topic, *READS[point]]
-    fill(address, topic, WARM_READS)
+    reads: list[object] = ["--addr", made.master.grpc, "--topic", topic, *READS[point]]
+    fill(made, topic, WARM_READS)
     warm = generate(point, *reads, "--count", WARM_READS)
     count = max(WARM_READS, min(READS_MAX, int(warm["rate"] * secs))) // BATCH * BATCH
-    fill(address, topic, count)
+    fill(made, topic, count)
     return [*reads, "--count", count + (WARM_READS if "pull" in reads else 0)]
+
+
+def figures(row: Row, used: dict[str, float]) -> Row:
+    """Return what tables show of a run of the generator, given the CPU time of each process in seconds."""
+    # Calls that were under way at the end are answered, but not counted; the log knows them.
+    scale = 1e6 / max(1, row["n"])
+    return {
+        "rate": row["rate"],
+        "p50": row["p50"],
+        "p99": row["p99"],
+        "us": {name: value * scale for name, value in used.items()},
+        "all_us": sum(used.values()) * scale,
+        "client_us": row["client_us"],
+        "messages": row["n"],
+    }
 
 
 def measure(made: processes.Cluster, point: str, secs: float) -> Row:
     """Run one point; return rate, latencies and CPU a message by process."""
     pids = {process.name: process.pid for process in made.processes}
-    arguments = prepare(made.master.grpc, point, secs)
+    arguments = prepare(made, point, secs)
     settle(made, pids)
     marks = page(made.master.store)
     begin = marks.written
@@ -173,20 +188,7 @@ def measure(made: processes.Cluster, point: str, secs: float) -> Row:
     settle(made, pids)
     used = {name: cpu_s(pid) - before[name] for name, pid in pids.items()}
     stored, _ = marks.written - begin, marks.close()
-    # Calls that were under way at the end are answered, but not counted; the log knows them.
-    scale = 1e6 / row["n"]
-    return {
-        "point": point,
-        "rate": row["rate"],
-        "p50": row["p50"],
-        "p99": row["p99"],
-        "us": {name: value * scale for name, value in used.items()},
-        "all_us": sum(used.values()) * scale,
-        "client_us": row["client_us"],
-        "redelivered": row.get("redelivered", 0),
-        "bytes": stored,
-        "messages": row["n"],
-    }
+    return {"point": point, "redelivered": row.get("redelivered", 0), "bytes": stored} | figures(row, used)
 
 
 def verify(made: processes.Cluster) -> str:

@@ -42,10 +42,8 @@ from run import FULL_SIZES, LOAD, TOOLS, build, page, scratch_directory
 
 import processes
 from brokerapi import Api
+from idlekit import connect
 from whimbrel.pb.whimbrel.admin.v1 import admin_service_pb2 as admin
-from whimbrel.rpc.http2.connection import Connection
-from whimbrel.rpc.http2.grpc_format import prefixed
-from whimbrel.rpc.http2.hpack import encode
 from whimbrel.store.codec import BLANK_MAGIC, SIZE_AND_MAGIC
 from whimbrel.store.recovery_marks import QueueMark
 from whimbrel.store.segment import segment_name
@@ -56,16 +54,7 @@ BASE = ("Raw",)
 BASE_QUEUES = 8
 WARM_S = 1.0
 POLL_MS = 30_000
-KILL_S_MAX = MARK_S_MAX = 120.0
-CHECK = [
-    (b":method", b"POST"),
-    (b":scheme", b"http"),
-    (b":path", b"/grpc.health.v1.Health/Check"),
-    (b":authority", b"localhost"),
-    (b"content-type", b"application/grpc"),
-    (b"te", b"trailers"),
-    (b"user-agent", b"idle/1"),
-]
+CONNECT_S_MAX, KILL_S_MAX, MARK_S_MAX = 30.0, 120.0, 120.0
 
 
 @dataclass
@@ -111,13 +100,7 @@ def idle(load: Load) -> None:
     base(load)
     host, _, port = load.made.master.grpc.rpartition(":")
     for _ in range(CLIENTS):
-        sock = load.kept.enter_context(socket.create_connection((host, int(port)), 20))
-        conn = Connection(server=False)
-        stream = conn.request()
-        conn.send_headers(stream, encode(CHECK))
-        conn.send_data(stream, prefixed(b""), end=True)
-        sock.sendall(conn.take())
-        sock.recv(4096)
+        load.kept.enter_context(connect(host, int(port)))
 
 
 def clients(load: Load) -> None:
@@ -130,11 +113,13 @@ def clients(load: Load) -> None:
     waiting = subprocess.Popen([str(TOOLS / "v2calls"), *map(str, words)], stdout=subprocess.DEVNULL)
     load.kept.callback(waiting.wait)
     load.kept.callback(waiting.kill)
-    deadline = time.monotonic() + 30
-    while descriptors(load.made.master.pid) < CLIENTS:
-        if waiting.poll() is not None or time.monotonic() > deadline:
-            raise RuntimeError("the consumers do not connect")
-        time.sleep(0.05)
+    processes.until(
+        lambda: waiting.poll() is not None or descriptors(load.made.master.pid) >= CLIENTS,
+        timeout=CONNECT_S_MAX,
+        what="the consumers' connections",
+    )
+    if waiting.poll() is not None:
+        raise RuntimeError("the consumers have ended")
 
 
 def many(load: Load) -> None:
@@ -193,14 +178,15 @@ def wait_for_mark(load: Load) -> None:
     Messages are sent meanwhile: a master looks whether a mark is due after one.
     """
     store, api = load.made.master.store, load.api
-    deadline = time.monotonic() + MARK_S_MAX
     with contextlib.closing(page(store)) as marks:
         wanted = marks.written
-    while (mark := QueueMark.load(store)) is None or mark.offset < wanted:
-        if time.monotonic() > deadline:
-            raise RuntimeError("the mark of the queues is not written")
+
+    def written() -> bool:
         api.send(TOPICS[0], b"is it due?")
-        time.sleep(0.2)
+        mark = QueueMark.load(store)
+        return mark is not None and mark.offset >= wanted
+
+    processes.until(written, timeout=MARK_S_MAX, what="the mark of the queues", every_s=0.2)
 
 
 def descriptors(pid: int) -> int:
@@ -279,18 +265,20 @@ def killed(load: Load) -> float:
     master.kill()
     master.launch()
     host, _, port = master.grpc.rpartition(":")
-    api = None
-    while time.monotonic() - began < KILL_S_MAX:
+    calls: list[Api] = []
+
+    def answered() -> bool:
         with contextlib.suppress(OSError, grpc.RpcError):
-            if api is None:
+            if not calls:
                 socket.create_connection((host, int(port)), 1).close()
-                api = load.api
-            if api.send(topic, b"again").status.code == 20000:
-                seconds = time.monotonic() - began
-                master.wait_ready()
-                return seconds
-        time.sleep(0.002)
-    raise RuntimeError("the master does not come back")
+                calls.append(load.api)
+            return bool(calls[0].send(topic, b"again").status.code == 20000)
+        return False
+
+    processes.until(answered, timeout=KILL_S_MAX, what="a send to the master", every_s=0.002)
+    seconds = time.monotonic() - began
+    master.wait_ready()
+    return seconds
 
 
 def run_kills(args: argparse.Namespace) -> list[Row]:

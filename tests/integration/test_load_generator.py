@@ -1,7 +1,6 @@
 """The load generator of `bench/raw.py` compiles, and what it counts is what the broker has."""
 
 import json
-import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from benchkit import need_compiler
 from processes import Cluster
 
 FOLDER = Path(__file__).resolve().parents[2] / "bench" / "load"
@@ -20,8 +20,7 @@ RUN_S_MAX = 30
 @pytest.fixture(scope="module")
 def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Build it, without optimising: that takes most of the time."""
-    if missing := [name for name in ("g++", "make") if shutil.which(name) is None]:
-        pytest.skip(f"the load generator is built with {' and '.join(missing)}, which is not on the PATH")
+    need_compiler()
     folder = tmp_path_factory.mktemp("load")
     command = [
         "make",

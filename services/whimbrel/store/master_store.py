@@ -231,7 +231,10 @@ class MasterStore(MessageStore):
         log = self.writer
         try:
             log.put_packed(records)
-        except OSError:
+        except OSError as error:
+            logger.warning(
+                "%s: %d bytes can't be written to the log at %d: %s", self.root, len(records), log.end, error
+            )
             return False
         self.store_time_ms = log.store_time_ms = now_ms
         self.dispatched = log.end

@@ -23,7 +23,7 @@ __all__ = ["SlaveStore"]
 logger = logging.getLogger(__name__)
 
 MARK_READS_MAX = 100  # a mark is written in one call; one that stays unreadable is damaged
-REST_BYTES_MAX = 64 << 20  # dispatched when it closes: a second at most, and lag is less as a rule
+REST_BYTES_MAX = 16 << 20  # dispatched when it closes: 0.6 s of Python where the bodies have 8 bytes
 REST_STEP_BYTES = 1 << 20
 
 
@@ -208,13 +208,9 @@ class SlaveStore(MessageStore):
         Where that is more than `REST_BYTES_MAX`, the next start does what is left.
         """
         self.dispatcher.on_arrival = None
-        last = min(self.page.written, self.dispatched + REST_BYTES_MAX)
-        while (before := self.dispatched) < last:
-            self.dispatch_ready(REST_STEP_BYTES)
-            if self.dispatched == before:
-                break  # no room, or what stands there can't be read
-        if self.index.position < self.dispatched:
-            self.indexer.fall_behind()
+        last = self.dispatched + REST_BYTES_MAX
+        while self.dispatched < last and self.dispatch_ready(REST_STEP_BYTES):
+            pass
 
     def close(self, *, clean: bool = True) -> None:
         """Stop; the log stays open for its writer."""

@@ -259,10 +259,11 @@ func load(config *rmq.Config, topic string, threads int, warm, seconds float64) 
 	all.Wait()
 	slices.Sort(took)
 	at := func(share float64) float64 { return took[int(share*float64(len(took)-1))] }
-	if len(took) == 0 {
+	count := len(took)
+	if count == 0 {
 		took = []float64{0}
 	}
-	say("load", total, len(took), seconds, at(.5), at(.99), failed)
+	say("load", total, count, seconds, at(.5), at(.99), failed)
 	check(producer.GracefulStop())
 }
 

@@ -382,7 +382,7 @@ def test_the_log_goes_on_in_the_next_file(slave: test_follower.Stage) -> None:
 
 def test_what_follows_a_log_hears_of_its_growth(slave: test_follower.Stage) -> None:
     woken: list[int] = []
-    slave.log.preallocator.wake = lambda current, end, **_: woken.append(end)  # type: ignore
+    slave.log.preallocator.wake = lambda current, end, **_: woken.append(end)  # type: ignore[method-assign]
     flushes: list[int] = []
     slave.log.flusher.wake = lambda: flushes.append(slave.log.end)  # type: ignore[method-assign]
     slave.log.flush_bytes = 1 << 20

@@ -38,7 +38,7 @@ def test_packed_entries_are_the_entries_up_to_the_end_of_their_file(tmp_path: Pa
 
 @pytest.mark.parametrize("kept", [0, 1, 50, 204, 205, 410, 649, 650])
 def test_what_follows_the_end_is_zeros_over_several_pages(tmp_path: Path, kept: int) -> None:
-    """No queue's entry has 20 zeros in a row, so an empty one is found wherever a page begins."""
+    """Entries end in the middle of pages, and go over several of them."""
     options = dataclasses.replace(OPTIONS, consumequeue_file_size=20_000, commitlog_file_size=1 << 20)
     store = open_master(tmp_path / "s", options)
     places = [store.append([make_draft(number)])[0].physical_offset for number in range(650)]
@@ -53,3 +53,19 @@ def test_what_follows_the_end_is_zeros_over_several_pages(tmp_path: Path, kept: 
         assert len(data) == 20_000
         assert [place for place, _, _ in UNIT.iter_unpack(data[: kept * 20])] == places[:kept]
         assert not data[kept * 20 :].strip(b"\0")
+
+
+def test_entries_behind_an_empty_one_are_wiped_with_those_before_it(tmp_path: Path) -> None:
+    """A process that is killed while it writes several may have written the later ones."""
+    store = open_master(tmp_path / "s")
+    places = [store.append([make_draft(number)])[0].physical_offset for number in range(20)]
+    queue = store.queues.by_key["topic", 0]
+    store.close(clean=False)
+    path = queue.path_of(0)
+    data = bytearray(path.read_bytes())
+    data[12 * UNIT.size : 15 * UNIT.size] = bytes(3 * UNIT.size)
+    path.write_bytes(data)
+    queues = ConsumeQueues.load(tmp_path / "s", OPTIONS.consumequeue_file_size)
+    queues.truncate(places[10])
+    assert queues.by_key["topic", 0].max == 10
+    assert not path.read_bytes()[10 * UNIT.size :].strip(b"\0")

@@ -8,7 +8,7 @@ import pytest
 
 from storekit import FILE, OPTIONS, make_draft, open_log, open_master
 from whimbrel.errors import NotRecovered, StoreError
-from whimbrel.store import commitlog
+from whimbrel.store import commitlog, slave_store
 from whimbrel.store.codec import decode_record
 from whimbrel.store.commitlog import LogWriter
 from whimbrel.store.inspect import verify
@@ -344,3 +344,21 @@ def test_a_slaves_log_that_ends_with_a_file_starts_without_the_next_one(tmp_path
     again = open_log(tmp_path / "slave")
     assert again.state.fault and 0 < again.end < FILE
     again.close()
+
+
+def test_a_slave_that_stops_leaves_what_takes_long_to_its_next_start(
+    tmp_path: Path, master: MasterStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(slave_store, "REST_BYTES_MAX", 50_000)
+    monkeypatch.setattr(slave_store, "REST_STEP_BYTES", 10_000)
+    reader = LogReader.open(tmp_path / "master")
+    log = open_log(tmp_path / "slave")
+    slave = SlaveStore.open(tmp_path / "slave", OPTIONS)
+    copy(reader, log, master.written, 4096)
+    slave.close()
+    assert 50_000 <= slave.dispatched < 70_000 < master.written
+    slave = SlaveStore.open(tmp_path / "slave", OPTIONS)
+    assert same(slave, master)
+    slave.close()
+    log.close()
+    reader.close()
