@@ -7,8 +7,9 @@ the compiled lane; tests of the mark `lane` are those that make a difference.
 """
 
 import os
+import socket
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import hypothesis
@@ -80,6 +81,13 @@ def pytest_report_header() -> str:
 def transport() -> str:
     """Give the name of the transport of this run."""
     return serving.DEFAULT
+
+
+@pytest.fixture
+def stub() -> Iterator[socket.socket]:
+    """Give a socket that is not connected, for options to be set on."""
+    with socket.socket() as found:
+        yield found
 
 
 @pytest.fixture

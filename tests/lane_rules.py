@@ -20,6 +20,7 @@ REPO = Path(__file__).resolve().parent.parent
 STORE_TESTS = ("tests/property/test_lane_store.py",)
 SEND_TESTS = (
     "tests/unit/rpc/server/test_lane_calls.py",
+    "tests/property/test_lane_gathered.py",
     "tests/property/test_lane_sends.py",
     "-k",
     "not nearly_all",
@@ -127,7 +128,28 @@ RULES = (
         "Some(queue_id)",
     ),
     Rule("a refused group leaves no turn", "pass.rs", "topic.turn = turn;", ""),
-    Rule("an answer fits into the window", "pass.rs", " && size as i64 <= most", ""),
+    Rule("an answer fits into the window", "pass.rs", " || size as i64 > most", ""),
+    Rule("an answer fits into a frame", "pass.rs", "size > state.peer_frame || ", ""),
+    Rule("an answer fits into its stream's window", "pass.rs", ".min(state.peer_window + call.window)", ""),
+    Rule("answers keep their order", "pass.rs", "self.beyond |=", "self.beyond ="),
+    Rule("answers wait behind those that wait", "pass.rs", "beyond: state.blocked", "beyond: false"),
+    Rule(
+        "windows that grow behind such answers are Python's", "calls.rs", "self.state.blocked || self", "self"
+    ),
+    Rule(
+        "a guard has let a call in",
+        "calls.rs",
+        "&& self.approved.is_none_or(|approved| approved.lets_in(kind.method, fields))",
+        "",
+    ),
+    Rule("a guard looks at values", "calls.rs", "found.next() == value.as_deref() && ", ""),
+    Rule("a guarded header is there once", "calls.rs", " && found.next().is_none()", ""),
+    Rule(
+        "more queues than a pass has are for the next one",
+        "pass.rs",
+        "self.full && self.begun.is_some()",
+        "false",
+    ),
     Rule(
         "streams have a bound",
         "calls.rs",
@@ -241,8 +263,8 @@ RULES = (
     Rule(
         "acknowledgements fit into the window",
         "pass.rs",
-        "window = fitting(framed(size), call, state, window)?",
-        "window -= framed(size) as i64",
+        "            windows.put(framed(size), call, state);\n",
+        "            windows.left -= framed(size) as i64;\n            windows.fitting += 1;\n",
         RECEIVE_TESTS,
     ),
     Rule(
@@ -264,7 +286,7 @@ RULES = (
     Rule(
         "a pass takes calls of one kind",
         "pass.rs",
-        "begun.is_some_and(|before| before != method)",
+        "self.begun.is_some_and(|before| before != method)",
         "false",
         RECEIVE_TESTS,
     ),

@@ -55,6 +55,7 @@ from whimbrel.rpc.http2.frames import (
 from whimbrel.rpc.http2.stream import Limits
 from whimbrel.rpc.server.connection import NativeConnection
 from whimbrel.rpc.server.handlers import Call, ServerStreamMethod, Service, UnaryMethod
+from whimbrel.rpc.server.limits import Guard
 from whimbrel.rpc.server.native import NativeServer
 from whimbrel.rpc.server.responses import check_client_id, failing_with, status_of
 from whimbrel.store.codec import pack_host
@@ -101,6 +102,7 @@ class Side:
     options: StoreOptions
     waits: bool = False
     limits: Limits = field(default_factory=Limits)
+    guard: Guard | None = None
     now: int = NOW
     arrived: list[Any] = field(default_factory=list)
     delivered: list[Any] = field(default_factory=list)
@@ -161,7 +163,10 @@ class Side:
         for topic in self.topics.rows.values():
             self.admission.target_of(topic.name, topic).turn = 0
         self.server = NativeServer(
-            [self.service()], limits=self.limits, on_call_end=self.counted.calls.observe
+            [self.service()],
+            limits=self.limits,
+            guard=self.guard,
+            on_call_end=self.counted.calls.observe,
         )
         return self
 
@@ -390,6 +395,7 @@ class Client:
         self.rng, self.style, self.client, self.id = rng, style, client, 1
         self.reset: set[int] = set()
         self.garbled = False  # something was sent that is no frame
+        self.dated = True  # each call has a time of its own
         self.ours, self.encoder = HeaderEncoder(), hpack.Encoder()
 
     def begin(self, *settings: tuple[int, int]) -> bytes:
@@ -410,9 +416,10 @@ class Client:
             ("x-mq-language", "GO"),
             ("x-mq-request-id", str(uuid.UUID(int=rng.getrandbits(128)))),
             ("x-mq-client-id", self.client),
-            ("x-mq-date-time", f"20261124T0000{rng.randrange(60):02}Z"),
             *more,
         ]
+        if self.dated:
+            rest.append(("x-mq-date-time", f"20261124T0000{rng.randrange(60):02}Z"))
         if self.style == "ours":
             return self.ours.request(path, head, rest)
         fields = [(":method", "POST"), (":scheme", "http"), (":path", path), *head, *rest]

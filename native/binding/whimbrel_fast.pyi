@@ -37,11 +37,11 @@ class HeaderDecoder:
     def restore(self, capacity: int, entries: list[tuple[bytes, bytes]]) -> None:
         """Go on from another decoder's table."""
 
-    def settle(self, keep: bool) -> None:
-        """Keep what the last pass has decoded, or put the table back to where it was before."""
+    def undo(self) -> None:
+        """Put the table back to where it was before the last pass."""
 
 class Answers:
-    """Answers to calls of one connection, in the order of the log."""
+    """Answers to calls of one connection that wait, in the order of the log."""
 
     frames: bytes  # of all, as they are sent
     ids: list[int]  # of the streams
@@ -204,41 +204,60 @@ class PlainCalls:
     def __init__(self, **values: object) -> None: ...
     def take(
         self,
-        decoder: HeaderDecoder,
-        data: bytes,
-        connection: tuple[int, int, int, int, int, int, int, int, int],
-        peer: tuple[bytes, bytes],
+        reads: list[Read],
         log: tuple[int, int, int, int, int | None, int] | None,
         topics: object,
         leases: object,
-    ) -> tuple[tuple[int, bool, int, bool, int, int], int, bytes | None, Stored | None, Settled | None]:
-        """Plan the plain calls of one kind at the begin of a read; nothing is written.
+        taken: list[Taken],
+    ) -> tuple[Stored | None, list[Settled] | None]:
+        """Plan the plain calls of one kind at the begin of each read; nothing is written.
 
         Args:
-            decoder: of the connection; what it decodes is to be settled.
-            data: of the read, from a frame's begin on.
-            connection: last stream id, streams that may be opened, windows (sending, receiving, of a new
-                stream for sending and receiving), the largest frames (to send, to receive), header block.
-            peer: id of the client whose calls are taken, address as records hold it.
+            reads: of different connections.
             log: end, room in bytes, store time and born time in ms, calls that may be parked (None: none is),
                 messages before one that is sampled. None: sends are Python's.
             topics: is asked for `find(topic)` and `end(topic, queue_id)`.
             leases: is asked for `holds(group, topic, queue_id, epoch, offset, serial)`.
+            taken: what becomes of each read is added.
 
         Returns:
-            Bytes that were taken, whether what is left is the begin of a call, how many bytes of it are
-            needed or where Python's part ends (where it begins: calls of the other kind follow), whether that
-            may be about older streams, last stream id, window for sending; bytes of data; a client that Python
-            has to meet; what follows from sends; what follows from acknowledgements.
+            What follows from sends; what follows from acknowledgements.
         """
 
-# Records, runs (topic, queue id, entries, last tags code), keys, topics (name, turn, counts of sizes, bytes),
-# messages, answers.
-Stored = tuple[
-    bytes, list[tuple[str, int, bytes, int]], Keys, list[tuple[str, int, list[int], int]], int, Answers
+# The connection's decoder; bytes, from a frame's begin on; last stream id, streams that may be opened, windows
+# (sending, receiving, of a new stream for both), the largest frames (to send, to receive), header block,
+# whether answers wait for windows; the client whose calls are taken; the peer's address as records hold it;
+# headers that a guard looks at, and by method their values when it has let in a call.
+Read = tuple[
+    HeaderDecoder,
+    bytes,
+    tuple[int, int, int, int, int, int, int, int, int, bool],
+    bytes,
+    bytes,
+    tuple[list[bytes], list[list[bytes | None] | None]] | None,
 ]
-# By the number of a state: ranges of offsets that are done; answers.
-Settled = tuple[list[tuple[int, list[tuple[int, int]]]], Answers]
+# Of a read: bytes that were taken, whether what is left is the begin of a call, how many bytes of it are
+# needed or where Python's part ends (where it begins: the rest is for another pass), whether that may be about
+# older streams, last stream id, window for sending, bytes of data, a client that Python has to meet, answers:
+# those that wait; or the frames of others, the numbers of their streams, and answers beyond the windows as of
+# `Answers.calls`.
+Taken = tuple[
+    int,
+    bool,
+    int,
+    bool,
+    int,
+    int,
+    int,
+    bytes | None,
+    tuple[None, None, Answers | None]
+    | tuple[bytes, list[int], list[tuple[int, bytes, int, int, float | None]]],
+]
+# Records, runs (topic, queue id, entries, last tags code), keys, topics (name, turn, counts of sizes, bytes),
+# messages.
+Stored = tuple[bytes, list[tuple[str, int, bytes, int]], Keys, list[tuple[str, int, list[int], int]], int]
+# The number of a state, ranges of offsets that are done.
+Settled = tuple[int, list[tuple[int, int]]]
 
 class PlainRecord:
     """A plain record of the log."""

@@ -2,7 +2,6 @@
 
 import random
 import socket
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -63,13 +62,6 @@ ODD_HANDLES = (
     "percent",
     "zero",
 )
-
-
-@pytest.fixture
-def stub() -> Iterator[socket.socket]:
-    """Return a socket for options to be set on."""
-    with socket.socket() as found:
-        yield found
 
 
 def odd_draft(rng: random.Random, topic: str) -> RecordDraft:

@@ -8,9 +8,9 @@ use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::{PyBytes, PyDict, PyList, PyTuple};
 use whimbrel_core::ack::{AckPolicy, Delivery, Leases};
-use whimbrel_core::calls::{Shape, State, Stop, are_valid, framed};
+use whimbrel_core::calls::{Approved, Shape, State, Stop, are_valid, framed};
 use whimbrel_core::hpack::{Decoder, Fields};
-use whimbrel_core::pass::{ACK, Answer, Log, Methods, Plan, Read, SEND, Topics};
+use whimbrel_core::pass::{ACK, Answer, Log, Methods, Pass, Plan, Read, Reply, SEND, Taken, Topics};
 use whimbrel_core::send::Policy;
 
 use crate::{Keys, guarded};
@@ -65,9 +65,9 @@ impl HeaderDecoder {
         Ok((capacity, found))
     }
 
-    /// Keep what a pass has decoded, or drop it.
-    fn settle(&mut self, keep: bool) {
-        if keep { self.decoder.keep() } else { self.decoder.undo(0) }
+    /// Forget what the last pass has decoded.
+    fn undo(&mut self) {
+        self.decoder.undo(0);
     }
 }
 
@@ -107,17 +107,15 @@ pub struct Answers {
 }
 
 impl Answers {
-    /// Cut off the first `count`.
-    fn split(&mut self, count: usize) -> Answers {
-        let rest = self.answers.split_off(count);
-        let cut = rest.first().map_or(self.frames.len(), |answer| answer.begin);
-        let frames = self.frames.split_off(cut);
-        let first = std::mem::replace(&mut self.answers, rest);
-        for answer in &mut self.answers {
+    /// Cut off all but the first `count`.
+    fn split_off(&mut self, count: usize) -> Answers {
+        let mut answers = self.answers.split_off(count);
+        let cut = answers.first().map_or(self.frames.len(), |answer| answer.begin);
+        for answer in &mut answers {
             answer.begin -= cut;
             answer.message -= cut;
         }
-        Answers { frames: std::mem::replace(&mut self.frames, frames), answers: first }
+        Answers { frames: self.frames.split_off(cut), answers }
     }
     fn end(&self) -> i64 {
         self.answers.last().map_or(-1, |answer| answer.end)
@@ -179,7 +177,7 @@ pub struct ParkedAnswers {
     count: usize,
 }
 
-type Taken<'py> = (Py<PyAny>, f64, Bound<'py, Answers>);
+type TakenChunk<'py> = (Py<PyAny>, f64, Bound<'py, Answers>);
 
 #[pymethods]
 impl ParkedAnswers {
@@ -217,7 +215,7 @@ impl ParkedAnswers {
     }
 
     /// Take the answers whose records end at or below an offset.
-    fn settle<'py>(&mut self, py: Python<'py>, durable: i64) -> PyResult<Vec<Taken<'py>>> {
+    fn settle<'py>(&mut self, py: Python<'py>, durable: i64) -> PyResult<Vec<TakenChunk<'py>>> {
         let mut found = vec![];
         while let Some(mut first) = self.chunks.first_entry() {
             let chunk = first.get_mut();
@@ -229,7 +227,8 @@ impl ParkedAnswers {
             }
             if count > 0 {
                 let (connection, parked_at) = (chunk.connection.clone_ref(py), chunk.parked_at);
-                let answers = chunk.answers.split(count);
+                let rest = chunk.answers.split_off(count);
+                let answers = std::mem::replace(&mut chunk.answers, rest);
                 self.count -= count;
                 found.push((connection, parked_at, Bound::new(py, answers)?));
             }
@@ -239,18 +238,22 @@ impl ParkedAnswers {
     }
 
     /// Take all answers of a connection.
-    fn take_of<'py>(&mut self, py: Python<'py>, connection: &Bound<'py, PyAny>) -> PyResult<Vec<Taken<'py>>> {
+    fn take_of<'py>(
+        &mut self,
+        py: Python<'py>,
+        connection: &Bound<'py, PyAny>,
+    ) -> PyResult<Vec<TakenChunk<'py>>> {
         let numbers = self.of.get(&(connection.as_ptr() as usize)).cloned().unwrap_or_default();
         numbers.into_iter().map(|number| self.take(py, number)).collect()
     }
     /// Take those with a deadline up to `now`, by the chunk. It looks at all chunks.
-    fn take_expired<'py>(&mut self, py: Python<'py>, now: f64) -> PyResult<Vec<Taken<'py>>> {
+    fn take_expired<'py>(&mut self, py: Python<'py>, now: f64) -> PyResult<Vec<TakenChunk<'py>>> {
         let expired = |(number, chunk): (&u64, &Chunk)| (chunk.deadline <= now).then_some(*number);
         let numbers: Vec<u64> = self.chunks.iter().filter_map(expired).collect();
         numbers.into_iter().map(|number| self.take(py, number)).collect()
     }
     /// Take those that were parked before, by the chunk.
-    fn take_parked_before<'py>(&mut self, py: Python<'py>, at: f64) -> PyResult<Vec<Taken<'py>>> {
+    fn take_parked_before<'py>(&mut self, py: Python<'py>, at: f64) -> PyResult<Vec<TakenChunk<'py>>> {
         let mut found = vec![];
         while let Some((number, _)) = self.chunks.first_key_value().filter(|(_, chunk)| chunk.parked_at < at)
         {
@@ -271,7 +274,7 @@ impl ParkedAnswers {
     }
 
     /// Take a chunk that is there.
-    fn take<'py>(&mut self, py: Python<'py>, number: u64) -> PyResult<Taken<'py>> {
+    fn take<'py>(&mut self, py: Python<'py>, number: u64) -> PyResult<TakenChunk<'py>> {
         let gone = || pyo3::exceptions::PyKeyError::new_err(number);
         let chunk = self.chunks.remove(&number).ok_or_else(gone)?;
         self.count -= chunk.answers.answers.len();
@@ -295,8 +298,18 @@ pub struct PlainCalls {
     methods: Methods,
 }
 
-type Connection = (u32, usize, i64, i64, i64, i64, usize, usize, usize);
+type Connection = (u32, usize, i64, i64, i64, i64, usize, usize, usize, bool);
 type LogEnd = (i64, usize, i64, i64, Option<usize>, u64);
+type ApprovedOf = (Vec<Vec<u8>>, Vec<Option<Vec<Option<Vec<u8>>>>>);
+/// The connection's decoder, what was read, the connection's state, the client, the peer's address, what a guard let in.
+type ReadOf<'py> = (
+    Bound<'py, HeaderDecoder>,
+    Bound<'py, PyBytes>,
+    Connection,
+    PyBackedBytes,
+    PyBackedBytes,
+    Option<ApprovedOf>,
+);
 
 pub fn wanted<'py, T: for<'a> FromPyObject<'a, 'py>>(values: &Bound<'py, PyDict>, name: &str) -> PyResult<T> {
     let found = values.get_item(name)?;
@@ -351,29 +364,16 @@ impl PlainCalls {
         Ok(Self { methods: Methods { shape, policy, indexed, size_bounds, acks } })
     }
 
-    #[allow(clippy::needless_pass_by_value, clippy::too_many_arguments)] // as Python calls it
+    #[allow(clippy::needless_pass_by_value)] // as Python calls it
     fn take<'py>(
         &self,
         py: Python<'py>,
-        decoder: &mut HeaderDecoder,
-        data: &[u8],
-        connection: Connection,
-        peer: (PyBackedBytes, PyBackedBytes),
+        reads: &Bound<'py, PyList>,
         log: Option<LogEnd>,
         topics: &Bound<'py, PyAny>,
         leases: &Bound<'py, PyAny>,
+        found: &Bound<'py, PyList>,
     ) -> PyResult<Bound<'py, PyTuple>> {
-        let state = State {
-            last_id: connection.0,
-            streams_left: connection.1,
-            send_window: connection.2,
-            receive_window: connection.3,
-            peer_window: connection.4,
-            stream_window: connection.5,
-            peer_frame: connection.6,
-            frame_max: connection.7,
-            block_max: connection.8,
-        };
         let log = log.map(|log| Log {
             end: log.0,
             room: log.1,
@@ -382,27 +382,76 @@ impl PlainCalls {
             parks_left: log.4,
             unsampled: log.5,
         });
+        let waits = log.is_some_and(|log| log.parks_left.is_some());
         let (mut known, mut held) = (Known { topics }, Held { leases });
-        let read = Read { data, state, client: &peer.0, born_host: &peer.1 };
-        let taken = guarded(|| self.methods.take(read, &mut decoder.decoder, log, &mut known, &mut held));
-        let (plan, scan, stop) = taken?;
-        let (partial, stop, older) = match stop {
-            Stop::Partial(needed) => (true, needed, false),
-            Stop::Foreign(end, older) => (false, end, older),
-            Stop::Other => (false, scan.at, false),
-        };
-        let numbers = (scan.at, partial, stop, older, scan.state.last_id, scan.state.send_window);
-        let received = state.receive_window - scan.state.receive_window;
-        let stranger = scan.stranger.as_ref().map(|client| PyBytes::new(py, client));
-        let plan = if plan.answers.is_empty() {
-            (py.None(), py.None())
+        let mut pass = Pass::new(&self.methods, log, &mut known, &mut held);
+        for read in reads.iter() {
+            let (decoder, data, connection, client, born_host, approved): ReadOf<'py> = read.extract()?;
+            let state = state_of(connection);
+            let approved = approved.map(|(headers, values)| Approved { headers, values });
+            let (data, decoder) = (data.as_bytes(), &mut decoder.try_borrow_mut()?.decoder);
+            decoder.keep();
+            let approved = approved.as_ref();
+            let read = Read { data, state, client: &client, approved, born_host: &born_host };
+            let taken = guarded(|| pass.take(read, decoder))?;
+            found.append(taken_object(py, taken, &state, waits && !pass.settles())?)?;
+        }
+        let plan = pass.plan();
+        if plan.messages > 0 {
+            (plan_object(py, plan)?, py.None()).into_pyobject(py)
         } else if plan.settled.is_empty() {
-            (plan_object(py, plan)?.into_any().unbind(), py.None())
+            (py.None(), py.None()).into_pyobject(py)
         } else {
-            (py.None(), settled_object(py, plan)?.into_any().unbind())
-        };
-        (numbers, received, stranger, plan.0, plan.1).into_pyobject(py)
+            (py.None(), settled_object(py, plan)?).into_pyobject(py)
+        }
     }
+}
+
+fn state_of(connection: Connection) -> State {
+    State {
+        last_id: connection.0,
+        streams_left: connection.1,
+        send_window: connection.2,
+        receive_window: connection.3,
+        peer_window: connection.4,
+        stream_window: connection.5,
+        peer_frame: connection.6,
+        frame_max: connection.7,
+        block_max: connection.8,
+        blocked: connection.9,
+    }
+}
+
+/// What became of a read, as a tuple: see `whimbrel_fast.pyi`.
+fn taken_object<'py>(
+    py: Python<'py>,
+    taken: Taken<'_>,
+    before: &State,
+    parks: bool,
+) -> PyResult<Bound<'py, PyTuple>> {
+    let Taken { reply, scan, stop } = taken;
+    let (partial, stop, older) = match stop {
+        Stop::Partial(needed) => (true, needed, false),
+        Stop::Foreign(end, older) => (false, end, older),
+        Stop::Other => (false, scan.at, false),
+    };
+    let received = before.receive_window - scan.state.receive_window;
+    let stranger = scan.stranger.as_ref().map(|client| PyBytes::new(py, client));
+    let Reply { frames, answers, fitting } = reply;
+    let mut first = Answers { frames, answers };
+    let answers = if first.answers.is_empty() {
+        (py.None(), py.None(), py.None())
+    } else if parks {
+        (py.None(), py.None(), Bound::new(py, first)?.into_any().unbind())
+    } else {
+        let beyond = if fitting < first.answers.len() { first.split_off(fitting).calls(py) } else { vec![] };
+        let frames = PyBytes::new(py, &first.frames).into_any().unbind();
+        let ids = PyList::new(py, first.answers.iter().map(|answer| answer.id))?;
+        (frames, ids.into_any().unbind(), beyond.into_pyobject(py)?.into_any().unbind())
+    };
+    let state = scan.state;
+    (scan.at, partial, stop, older, state.last_id, state.send_window, received, stranger, answers)
+        .into_pyobject(py)
 }
 
 /// What follows from the sends of a pass, as a tuple: see `whimbrel_fast.pyi`.
@@ -415,14 +464,11 @@ fn plan_object(py: Python<'_>, plan: Plan) -> PyResult<Bound<'_, PyTuple>> {
     for topic in &plan.topics {
         topics.append((&topic.name, topic.turn, &topic.counts, topic.bytes))?;
     }
-    let answers = Answers { frames: plan.frames, answers: plan.answers };
     let records = PyBytes::new(py, &plan.records);
-    (records, runs, Keys { keys: plan.keys }, topics, plan.messages, answers).into_pyobject(py)
+    (records, runs, Keys { keys: plan.keys }, topics, plan.messages).into_pyobject(py)
 }
 
-/// What follows from the acknowledgements of a pass, as a tuple.
-fn settled_object(py: Python<'_>, mut plan: Plan) -> PyResult<Bound<'_, PyTuple>> {
-    let settled: Vec<_> = plan.settled.iter_mut().map(|one| (one.state, one.ranges())).collect();
-    let answers = Answers { frames: plan.frames, answers: plan.answers };
-    (settled, answers).into_pyobject(py)
+/// What follows from the acknowledgements of a pass: of each state, the ranges that are done.
+fn settled_object(py: Python<'_>, mut plan: Plan) -> PyResult<Bound<'_, PyList>> {
+    PyList::new(py, plan.settled.iter_mut().map(|one| (one.state, one.ranges())))
 }

@@ -41,6 +41,25 @@ pub struct Shape {
     pub answer_tail: Vec<u8>,
 }
 
+/// What a guard looks at, and with what it has let in calls of this connection.
+pub struct Approved {
+    pub headers: Vec<Vec<u8>>,
+    /// The values of these headers, `None` for one that is not there; of each method `None` before the first call.
+    pub values: Vec<Option<Vec<Option<Vec<u8>>>>>,
+}
+
+impl Approved {
+    /// Whether a call has the same headers as the last one of its method that the guard has let in, each at most once.
+    fn lets_in(&self, method: usize, fields: &Fields) -> bool {
+        let Some(Some(values)) = self.values.get(method) else { return false };
+        self.headers.len() == values.len()
+            && self.headers.iter().zip(values).all(|(name, value)| {
+                let mut found = fields.iter().filter(|(one, _)| *one == name).map(|(_, value)| value);
+                found.next() == value.as_deref() && found.next().is_none()
+            })
+    }
+}
+
 /// What a connection allows, and how far it is.
 #[derive(Clone, Copy, Debug)]
 pub struct State {
@@ -56,6 +75,8 @@ pub struct State {
     pub peer_frame: usize,
     pub frame_max: usize,
     pub block_max: usize,
+    /// Answers wait for windows: when the connection's grows, Python has to send them.
+    pub blocked: bool,
 }
 
 /// A call of a method, whole.
@@ -151,6 +172,7 @@ pub struct Scan<'a> {
     pub state: State,
     quiet: State, // at the last quiet point
     client: &'a [u8],
+    approved: Option<&'a Approved>,
     /// Another client that calls a method: Python is to meet it first.
     pub stranger: Option<Vec<u8>>,
     position: usize,
@@ -161,14 +183,16 @@ pub struct Scan<'a> {
 }
 
 impl<'a> Scan<'a> {
-    /// Begin with the bytes of a read, and the client whose calls are taken; empty for none.
-    pub fn new(data: &'a [u8], state: State, client: &'a [u8]) -> Self {
+    /// Begin with the bytes of a read, the client whose calls are taken (empty for none), and what a guard, if there is
+    /// one, has approved.
+    pub fn new(data: &'a [u8], state: State, client: &'a [u8], approved: Option<&'a Approved>) -> Self {
         Self {
             data,
             at: 0,
             state,
             quiet: state,
             client,
+            approved,
             stranger: None,
             position: 0,
             decoded: usize::MAX,
@@ -287,16 +311,17 @@ impl<'a> Scan<'a> {
     ) -> Option<bool> {
         let block = plain_block(frame).filter(|block| block.len() <= self.state.block_max)?;
         decoder.decode(block, fields).ok()?;
-        Some(kind_of(fields, shape).is_some() && self.is_known(fields, shape))
+        Some(kind_of(fields, shape).is_some_and(|kind| self.is_known(&kind, fields, shape)))
     }
 
-    /// Whether a call of a method comes from the client whose calls are taken.
-    fn is_known(&mut self, fields: &Fields, shape: &Shape) -> bool {
+    /// Whether a call comes from the client whose calls are taken, with headers that the guard has let in.
+    fn is_known(&mut self, kind: &Kind, fields: &Fields, shape: &Shape) -> bool {
         let client = fields.iter().rfind(|(name, _)| *name == shape.client_header).map(|(_, value)| value);
         if let Some(client) = client.filter(|client| *client != self.client) {
             self.stranger = Some(client.to_vec());
         }
         client.is_some_and(|client| client == self.client && !client.is_empty())
+            && self.approved.is_none_or(|approved| approved.lets_in(kind.method, fields))
     }
 
     fn is_block(&self, at: usize) -> bool {
@@ -339,7 +364,7 @@ impl<'a> Scan<'a> {
             return None;
         }
         if frame.id == 0 {
-            if self.state.send_window + self.grown + size > WINDOW_MAX {
+            if self.state.blocked || self.state.send_window + self.grown + size > WINDOW_MAX {
                 return None;
             }
             self.grown += size;
@@ -368,7 +393,7 @@ impl<'a> Scan<'a> {
         decoder.decode(block, fields).ok()?;
         self.decoded = self.position;
         let kind = kind_of(fields, shape)?;
-        if !self.is_known(fields, shape) {
+        if !self.is_known(&kind, fields, shape) {
             return None;
         }
         self.state.last_id = frame.id;
@@ -564,6 +589,7 @@ mod tests {
             peer_frame: 16_384,
             frame_max: 1 << 20,
             block_max: 1 << 15,
+            blocked: false,
         }
     }
     fn frame(kind: u8, flags: u8, id: u32, payload: &[u8]) -> Vec<u8> {
@@ -582,7 +608,7 @@ mod tests {
     }
     fn scan(bytes: &[u8]) -> (Vec<Vec<u32>>, usize, Stop) {
         let (mut decoder, mut fields, mut groups) = (Decoder::new(1 << 14), Fields::default(), vec![]);
-        let mut scan = Scan::new(bytes, state(), b"me");
+        let mut scan = Scan::new(bytes, state(), b"me", None);
         loop {
             let mut calls = vec![];
             match scan.group(&shape(), &mut decoder, &mut fields, &mut calls) {

@@ -1,18 +1,23 @@
-//! One pass: from the bytes of a read to all that follows from its plain calls, with nothing written yet.
+//! One pass: from the bytes of reads to all that follows from their plain calls, with nothing written yet.
 //!
 //! ```text
 //! bytes -> groups of calls (`calls`) -> messages (`send`)      -> records, queue entries, keys    } and frames of
 //!                                    -> deliveries (`ack`)     -> what is done of which queue     } the answers
 //! ```
 //!
-//! A pass takes sends or acknowledgements, whatever comes first, up to the first call of the other kind. It knows where
-//! the log and the queues end and what is held, and writes into buffers of its own. Whoever has room for all of it
-//! writes it down; else the pass is dropped, the decoder put back, and Python has the same bytes.
+//! A pass has a read of each of several connections, one after the other. It takes sends or acknowledgements, whatever
+//! comes first, and of each read up to the first call of the other kind. It knows where the log and the queues end and
+//! what is held, and writes into buffers of its own. Whoever has room for all of it writes it down; else the pass is
+//! dropped, the decoders put back, and Python has the same bytes.
+//!
+//! **Answers** that wait for durability are kept by the caller. The others fit into the windows, or are *beyond* them:
+//! the first one that does not fit, and all of its read behind it, are for Python to send. A window of the connection
+//! that grows behind such an answer is Python's, too.
 
 use std::collections::HashMap;
 
 use crate::ack::{self, AckPolicy, Leases};
-use crate::calls::{Call, Scan, Shape, State, Stop, framed, put_answer_head, put_answer_tail};
+use crate::calls::{Approved, Call, Scan, Shape, State, Stop, framed, put_answer_head, put_answer_tail};
 use crate::hash::topic_hash;
 use crate::hpack::{Decoder, Fields};
 use crate::index::Keyed;
@@ -103,7 +108,7 @@ impl Settled {
     }
 }
 
-/// All that follows from the plain calls of a read: from sends, or from acknowledgements.
+/// All that follows from the plain calls of a pass, but their answers: from sends, or from acknowledgements.
 #[derive(Default)]
 pub struct Plan {
     pub settled: Vec<Settled>,
@@ -111,21 +116,21 @@ pub struct Plan {
     pub runs: Vec<Run>,
     pub keys: Vec<Keyed>,
     pub topics: Vec<Sent>,
-    pub frames: Vec<u8>,
-    pub answers: Vec<Answer>,
     pub messages: u64,
 }
 
-impl Plan {
+/// Answers to the calls of a read.
+#[derive(Default)]
+pub struct Reply {
+    pub frames: Vec<u8>,
+    pub answers: Vec<Answer>,
+    /// So many of them, the first ones, wait for durability or fit into the windows.
+    pub fitting: usize,
+}
+
+impl Reply {
     /// Add an answer whose message `put` writes, of `size` bytes.
-    fn answer(
-        &mut self,
-        shape: &Shape,
-        call: &Call<'_>,
-        size: usize,
-        end: i64,
-        put: impl FnOnce(&mut Vec<u8>),
-    ) {
+    fn add(&mut self, shape: &Shape, call: &Call<'_>, size: usize, end: i64, put: impl FnOnce(&mut Vec<u8>)) {
         let (id, begin) = (call.id, self.frames.len());
         put_answer_head(shape, id, size, &mut self.frames);
         let message = self.frames.len();
@@ -136,10 +141,23 @@ impl Plan {
     }
 }
 
-/// What is left of the connection's window behind an answer of so many bytes of data; `None` where it does not fit.
-fn fitting(size: usize, call: &Call<'_>, state: &State, window: i64) -> Option<i64> {
-    let most = window.min(state.peer_window + call.window);
-    (size <= state.peer_frame && size as i64 <= most).then(|| window - size as i64)
+/// Which answers fit into the windows of a connection.
+struct Windows {
+    left: i64,
+    beyond: bool,
+    fitting: usize,
+}
+
+impl Windows {
+    /// Take an answer of so many bytes of data.
+    fn put(&mut self, size: usize, call: &Call<'_>, state: &State) {
+        let most = self.left.min(state.peer_window + call.window);
+        self.beyond |= size > state.peer_frame || size as i64 > most;
+        if !self.beyond {
+            self.left -= size as i64;
+            self.fitting += 1;
+        }
+    }
 }
 
 /// What a connection has brought.
@@ -149,6 +167,7 @@ pub struct Read<'a> {
     pub state: State,
     /// The client whose calls are taken.
     pub client: &'a [u8],
+    pub approved: Option<&'a Approved>,
     /// The peer's address as records hold it.
     pub born_host: &'a [u8],
 }
@@ -173,71 +192,103 @@ struct Request<'a> {
     call: &'a Call<'a>,
 }
 
-/// The state of a pass.
-struct Pass<'a, T: Topics, L: Leases> {
+/// A pass over reads of several connections; without a `log` no sends are taken.
+pub struct Pass<'a, T: Topics, L: Leases> {
     methods: &'a Methods,
-    read: Read<'a>,
     topics: &'a mut T,
     leases: &'a mut L,
     log: Option<Log>,
+    begun: Option<usize>,           // the method whose calls it takes
+    full: bool,                     // of topics or queues
     settled: HashMap<usize, usize>, // where in the plan a state's offsets are
     plan: Plan,
 }
 
-impl Methods {
-    /// Take the plain calls at the begin of a read; the plan, where the scan stopped, and why.
-    ///
-    /// Without a `log` no sends are taken.
-    pub fn take<'a, T: Topics, L: Leases>(
-        &'a self,
-        read: Read<'a>,
-        decoder: &mut Decoder,
-        log: Option<Log>,
-        topics: &'a mut T,
-        leases: &'a mut L,
-    ) -> (Plan, Scan<'a>, Stop) {
-        let mut pass =
-            Pass { methods: self, read, topics, leases, log, settled: HashMap::new(), plan: Plan::default() };
-        let mut scan = Scan::new(read.data, read.state, read.client);
-        let (mut calls, mut fields, mut begun) = (vec![], Fields::default(), None);
+/// What became of a read: its answers, how far it was taken, and why the scan stopped there.
+pub struct Taken<'a> {
+    pub reply: Reply,
+    pub scan: Scan<'a>,
+    pub stop: Stop,
+}
+
+impl<'a, T: Topics, L: Leases> Pass<'a, T, L> {
+    pub fn new(methods: &'a Methods, log: Option<Log>, topics: &'a mut T, leases: &'a mut L) -> Self {
+        let (settled, plan) = (HashMap::new(), Plan::default());
+        Self { methods, topics, leases, log, begun: None, full: false, settled, plan }
+    }
+
+    /// Whether it takes acknowledgements.
+    pub fn settles(&self) -> bool {
+        self.begun == Some(ACK)
+    }
+
+    /// All that follows from the reads so far, but their answers.
+    pub fn plan(self) -> Plan {
+        self.plan
+    }
+
+    /// Take the plain calls at the begin of a connection's read.
+    pub fn take<'r>(&mut self, read: Read<'r>, decoder: &mut Decoder) -> Taken<'r> {
+        let mut scan = Scan::new(read.data, read.state, read.client, read.approved);
+        let (mut calls, mut fields, mut reply) = (vec![], Fields::default(), Reply::default());
+        let shape = &self.methods.shape;
         loop {
             let mark = decoder.mark();
-            if let Err(stop) = scan.group(&self.shape, decoder, &mut fields, &mut calls) {
-                return (pass.plan, scan, stop);
+            if let Err(stop) = scan.group(shape, decoder, &mut fields, &mut calls) {
+                return Taken { reply, scan, stop };
             }
             let method = calls[0].method;
             let alike = calls.iter().all(|call| call.method == method);
-            let stop = if alike && begun.is_some_and(|before| before != method) {
+            let stop = if alike && self.begun.is_some_and(|before| before != method) {
                 scan.other()
-            } else if alike && pass.add(method, &calls, &mut scan.state).is_some() {
-                begun = Some(method);
+            } else if alike && self.add(method, &calls, &read, &mut scan.state, &mut reply).is_some() {
+                self.begun = Some(method);
                 scan.taken();
                 continue;
+            } else if self.full && self.begun.is_some() {
+                scan.other()
             } else {
                 scan.refused()
             };
             decoder.undo(mark);
-            return (pass.plan, scan, stop);
+            return Taken { reply, scan, stop };
         }
     }
-}
 
-impl<T: Topics, L: Leases> Pass<'_, T, L> {
     /// Add a group of calls of a method to the plan; `None`, and nothing added, where one of them is not plain.
-    fn add(&mut self, method: usize, calls: &[Call<'_>], state: &mut State) -> Option<()> {
+    fn add(
+        &mut self,
+        method: usize,
+        calls: &[Call<'_>],
+        read: &Read<'_>,
+        state: &mut State,
+        reply: &mut Reply,
+    ) -> Option<()> {
+        let mut windows = Windows { left: state.send_window, beyond: state.blocked, fitting: 0 };
         if method == ACK {
-            return self.settle(calls, state);
+            self.settle(calls, state, &mut windows, reply)?;
+        } else {
+            let mut log = self.log?;
+            self.store(calls, read, state, &mut log, &mut windows, reply)?;
+            self.log = Some(log);
         }
-        let mut log = self.log?;
-        self.store(calls, state, &mut log)?;
-        self.log = Some(log);
+        reply.fitting += windows.fitting;
+        (state.send_window, state.blocked) = (windows.left, windows.beyond);
+        // As in Python, where all streams of a read are open until its end.
+        state.streams_left = state.streams_left.saturating_sub(calls.len());
         Some(())
     }
 
     /// Add a group of acknowledgements to the plan.
-    fn settle(&mut self, calls: &[Call<'_>], state: &mut State) -> Option<()> {
+    fn settle(
+        &mut self,
+        calls: &[Call<'_>],
+        state: &State,
+        windows: &mut Windows,
+        reply: &mut Reply,
+    ) -> Option<()> {
         let Methods { acks: policy, shape, .. } = self.methods;
-        let (mut window, mut deliveries) = (state.send_window, vec![]);
+        let mut deliveries = vec![];
         let mut requests = Vec::with_capacity(calls.len());
         for call in calls {
             let request = ack::read(call.message()?, policy)?;
@@ -245,7 +296,7 @@ impl<T: Topics, L: Leases> Pass<'_, T, L> {
                 deliveries.push((self.leases.holds(request.group, request.topic, one)?, one.offset));
             }
             let size = request.answer_size(policy);
-            window = fitting(framed(size), call, state, window)?;
+            windows.put(framed(size), call, state);
             requests.push((call, request, size));
         }
         for (state, offset) in deliveries {
@@ -255,16 +306,22 @@ impl<T: Topics, L: Leases> Pass<'_, T, L> {
             });
             self.plan.settled[number].offsets.push(offset);
         }
-        state.send_window = window;
-        state.streams_left = state.streams_left.saturating_sub(calls.len());
         for (call, request, size) in requests {
-            self.plan.answer(shape, call, size, 0, |frames| request.put_answer(policy, frames));
+            reply.add(shape, call, size, 0, |frames| request.put_answer(policy, frames));
         }
         Some(())
     }
 
     /// Add a group of sends to the plan.
-    fn store(&mut self, calls: &[Call<'_>], state: &mut State, log: &mut Log) -> Option<()> {
+    fn store(
+        &mut self,
+        calls: &[Call<'_>],
+        connection: &Read<'_>,
+        state: &State,
+        log: &mut Log,
+        windows: &mut Windows,
+        reply: &mut Reply,
+    ) -> Option<()> {
         let policy = &self.methods.policy;
         let (mut messages, mut sizes, mut requests) = (vec![], vec![], Vec::with_capacity(calls.len()));
         let waits = log.parks_left.is_some();
@@ -275,7 +332,6 @@ impl<T: Topics, L: Leases> Pass<'_, T, L> {
         let (known, runs) = (self.plan.topics.len(), self.plan.runs.len());
         let done = (|| {
             let mut room = log.room - self.plan.records.len();
-            let mut window = state.send_window;
             for call in calls {
                 let begin = messages.len();
                 read(call.message()?, policy, &mut messages)?;
@@ -285,7 +341,7 @@ impl<T: Topics, L: Leases> Pass<'_, T, L> {
                 for message in some {
                     let topic = &self.plan.topics[topic].topic;
                     let size =
-                        message.record_size(policy, topic, self.read.born_host, log.born_default_ms)?;
+                        message.record_size(policy, topic, connection.born_host, log.born_default_ms)?;
                     room = room.checked_sub(size)?;
                     sizes.push(size);
                 }
@@ -293,16 +349,17 @@ impl<T: Topics, L: Leases> Pass<'_, T, L> {
                 let run = self.run(topic, queue_id)?;
                 let first = self.plan.runs[run].next;
                 self.plan.runs[run].next = first.checked_add(some.len() as i64)?;
-                let left = fitting(framed(answer_size(policy, some, first)), call, state, window)?;
-                if !waits {
-                    window = left;
+                if waits {
+                    windows.fitting += 1;
+                } else {
+                    windows.put(framed(answer_size(policy, some, first)), call, state);
                 }
                 let messages = begin..begin + some.len();
                 requests.push(Request { messages, topic, queue_id, first, sizes_at, call });
             }
-            (messages.len() as u64 <= log.unsampled).then_some(window)
+            (messages.len() as u64 <= log.unsampled).then_some(())
         })();
-        let Some(window) = done else {
+        if done.is_none() {
             self.plan.topics.truncate(known);
             self.plan.runs.truncate(runs);
             for (topic, turn) in self.plan.topics.iter_mut().zip(turns) {
@@ -312,21 +369,34 @@ impl<T: Topics, L: Leases> Pass<'_, T, L> {
                 run.next = run.first + (run.entries.len() / crate::dispatch::UNIT_SIZE) as i64;
             }
             return None;
-        };
-        state.send_window = window;
+        }
         log.unsampled -= messages.len() as u64;
         if let Some(left) = &mut log.parks_left {
             *left -= calls.len();
         }
-        state.streams_left = state.streams_left.saturating_sub(calls.len()); // as in Python, where all streams of a read are open until its end
         for request in requests {
-            self.write(&request, &messages[request.messages.clone()], &sizes, log);
+            self.write(
+                &request,
+                &messages[request.messages.clone()],
+                &sizes,
+                connection.born_host,
+                log,
+                reply,
+            );
         }
         Some(())
     }
 
     /// Write a request's records, entries and keys, and the frames of its answer.
-    fn write(&mut self, request: &Request<'_>, messages: &[Message<'_>], sizes: &[usize], log: &mut Log) {
+    fn write(
+        &mut self,
+        request: &Request<'_>,
+        messages: &[Message<'_>],
+        sizes: &[usize],
+        born_host: &[u8],
+        log: &mut Log,
+        reply: &mut Reply,
+    ) {
         let Methods { policy, shape, indexed, size_bounds, .. } = self.methods;
         let plan = &mut self.plan;
         let number =
@@ -345,7 +415,7 @@ impl<T: Topics, L: Leases> Pass<'_, T, L> {
                 born_default_ms: log.born_default_ms,
             };
             let put = message
-                .put_record(policy, &sent.topic, self.read.born_host, place, &mut plan.records)
+                .put_record(policy, &sent.topic, born_host, place, &mut plan.records)
                 .and_then(|()| message.put_entry(place, &mut run.entries));
             put.expect("the message was read before");
             if *indexed {
@@ -359,7 +429,7 @@ impl<T: Topics, L: Leases> Pass<'_, T, L> {
         run.tags = i64::from_be_bytes(*tags);
         plan.messages += messages.len() as u64;
         let size = answer_size(policy, messages, request.first);
-        plan.answer(shape, request.call, size, log.end, |frames| {
+        reply.add(shape, request.call, size, log.end, |frames| {
             put_answer(policy, messages, request.first, frames);
         });
     }
@@ -370,6 +440,7 @@ impl<T: Topics, L: Leases> Pass<'_, T, L> {
             return Some(number);
         }
         if self.plan.topics.len() >= TOPICS_MAX {
+            self.full = true;
             return None;
         }
         let (queues, turn) = self.topics.find(name)?;
@@ -405,6 +476,7 @@ impl<T: Topics, L: Leases> Pass<'_, T, L> {
             return Some(number);
         }
         if plan.runs.len() >= RUNS_MAX {
+            self.full = true;
             return None;
         }
         let first = self.topics.end(&plan.topics[topic].name, queue_id)?;

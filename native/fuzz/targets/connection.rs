@@ -10,9 +10,9 @@ use libfuzzer_sys::fuzz_target;
 use whimbrel_core::calls::{State, Stop};
 use whimbrel_core::dispatch;
 use whimbrel_core::hpack::Decoder;
-use whimbrel_core::pass::{Plan, Read};
+use whimbrel_core::pass::{Pass, Plan, Read, Reply, Taken};
 
-fn check(plan: &Plan, begin: i64) {
+fn check(plan: &Plan, reply: &Reply, begin: i64) {
     let found = dispatch::entries(&plan.records, begin);
     assert!(found.bytes == plan.records.len() && !found.foreign, "records that can't be read");
     assert_eq!(
@@ -29,11 +29,12 @@ fn check(plan: &Plan, begin: i64) {
     let keys = dispatch::keys(&plan.records, begin);
     assert!(!keys.foreign && keys.keys == plan.keys, "other keys");
     let mut end = 0; // of the message before
-    for answer in &plan.answers {
+    assert!(reply.fitting <= reply.answers.len());
+    for answer in &reply.answers {
         assert!(end <= answer.begin && answer.begin < answer.message, "answers one behind the other");
         end = answer.message + answer.message_size;
     }
-    assert!(end <= plan.frames.len());
+    assert!(end <= reply.frames.len());
 }
 
 fuzz_target!(|data: &[u8]| {
@@ -51,6 +52,7 @@ fuzz_target!(|data: &[u8]| {
         peer_frame: 16_384,
         frame_max: 1 << 20,
         block_max: 1 << 15,
+        blocked: false,
     };
     let (mut end, mut kept) = (1000_i64, Vec::new());
     let step = if flags & 8 != 0 { usize::MAX } else { usize::from(*step) + 1 };
@@ -60,10 +62,13 @@ fuzz_target!(|data: &[u8]| {
         kept.extend_from_slice(piece);
         loop {
             let log = (flags & 16 == 0).then(|| broker::log(end, parks));
-            let read = Read { data: &kept, state, client: b"CLIENT", born_host: &[127, 0, 0, 1, 0, 0, 0, 1] };
+            let born_host = &[127, 0, 0, 1, 0, 0, 0, 1];
+            let read = Read { data: &kept, state, client: b"CLIENT", approved: None, born_host };
             let mut held = broker::Held;
-            let (plan, scan, stop) = methods.take(read, &mut decoder, log, &mut topics, &mut held);
-            check(&plan, end);
+            let mut pass = Pass::new(&methods, log, &mut topics, &mut held);
+            let Taken { reply, scan, stop } = pass.take(read, &mut decoder);
+            let plan = pass.plan();
+            check(&plan, &reply, end);
             let (taken, after) = (scan.at, scan.state);
             assert!(taken <= kept.len() && after.send_window <= i64::from(i32::MAX));
             // What is dropped comes again with the next read, or is Python's.

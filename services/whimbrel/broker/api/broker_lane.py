@@ -49,7 +49,7 @@ from whimbrel.rpc.http2.grpc_format import OK_TRAILERS, RESPONSE_HEADERS
 from whimbrel.rpc.http2.hpack import HeaderDecoder
 from whimbrel.rpc.http2.lane_decoder import VARYING, LaneHeaderDecoder
 from whimbrel.rpc.server.handlers import Encoded
-from whimbrel.rpc.server.lane_calls import LaneAnswers, LaneCalls, LanePass
+from whimbrel.rpc.server.lane_calls import LaneAnswers, LaneCalls, LaneFault, LanePass, TakenRead
 from whimbrel.rpc.server.request_limits import SEND_ENTRIES_MAX
 from whimbrel.rpc.server.responses import OK, status_of
 from whimbrel.store.codec import PROPERTIES_BYTES_MAX
@@ -60,6 +60,8 @@ __all__ = ["BrokerLane"]
 
 SEND: Final = "SendMessage"
 ACK: Final = "AckMessage"
+SEND_PATH: Final = f"/{MESSAGING_SERVICE}/{SEND}"
+ACK_PATH: Final = f"/{MESSAGING_SERVICE}/{ACK}"
 # A read has no more; near the bound of what may wait, Python looks at each send.
 READ_BYTES_MAX: Final = 4 << 20
 # Between two looks at the deadlines of all parked calls, whatever deadlines clients choose.
@@ -76,6 +78,8 @@ class BrokerLane:
     Attributes:
         calls: that the lane has done since the start.
     """
+
+    paths: tuple[str, ...] = (SEND_PATH, ACK_PATH)  # by the numbers of the methods in `pass.rs`
 
     def __init__(
         self,
@@ -141,61 +145,74 @@ class BrokerLane:
             raise RuntimeError(f"the compiled lane is {lane.why}")
         return found
 
-    def take(self, calls: LaneCalls, data: bytes, streams_left: int) -> LanePass | None:
-        """Do the plain calls at the begin of `data`; see `CallLane.take`."""
+    def take(self, reads: Sequence[tuple[LaneCalls, bytes]]) -> LanePass | None:
+        """Do the plain calls at the begin of each read; see `CallLane.take`."""
         if not self.passes.lane.active:
             return None
-        client = self.clients.get(calls.client)
+        clients = self.clients.clients
+        wanted = [
+            (
+                calls.decoder.native,
+                data,
+                calls.state(),
+                calls.client_bytes if calls.client in clients else b"",
+                born_host_of(calls.peer),
+                calls.approved,
+            )
+            for calls, data in reads
+        ]
         log, now_ms = self.log_end()
         self.acks.begin()
-        conn = calls.connection.conn
-        limits = conn.limits
         began = time.perf_counter()
-        found = self.run(
-            self.current_policy().take,
-            calls.decoder.native,
-            data,
-            (
-                conn.last_id, streams_left, conn.send_window, conn.receive_window, conn.peer_window,
-                limits.window, conn.peer_frame, limits.frame, limits.block,
-            ),
-            (b"" if client is None else calls.client.encode(), born_host_of(calls.peer)),
-            log,
-            self,
-            self.acks,
-        )  # fmt: skip
-        (taken, partial, stop, older, last_id, send_window), received, stranger, stored, settled = found
-        decoder = calls.decoder.native
-        answers, method, parks = None, SEND, self.appender.waits
+        taken: list[TakenRead] = []
+        done = self.passes.run(self.current_policy().take, wanted, log, self, self.acks, taken)
+        if done is None:
+            self.undo(reads[: len(taken)])  # it has not come to the others
+            raise LaneFault(len(taken), self.passes.lane.why)
+        stored, offsets = done
         if stored is not None:
-            records, runs, keys, topics, messages, answers = stored
+            records, runs, keys, topics, messages = stored
             if not self.store.append_packed(records, runs, keys, messages, now_ms):
-                decoder.settle(False)
+                self.undo(reads)
                 return None
             self.appended(topics, messages)
             self.store.make_visible(runs)
             self.appender.note_appended()
-        elif settled is not None:
-            method, parks = ACK, False
-            offsets, answers = settled
+            self.took(reads, taken, SEND, began)
+            return LanePass(SEND_PATH, taken)
+        if offsets is not None:
             if not self.acks.settle(offsets):
-                decoder.settle(False)
+                self.undo(reads)
                 return None
             self.passes.lane.acknowledged += sum(end - start for _, some in offsets for start, end in some)
-        elif log is None and not taken:
-            decoder.settle(False)
+            self.took(reads, taken, ACK, began)
+            return LanePass(ACK_PATH, taken)
+        if log is None and not any(one[0] for one in taken):
+            self.undo(reads)
             return None
-        if answers is not None:
-            assert client is not None
-            client.last_seen = self.store.machine.monotonic()
-            self.calls += len(answers)
-            if self.on_calls is not None and not parks:
-                count = len(answers)
-                self.on_calls(method, OK.code, False, (time.perf_counter() - began) / count, count)
-        decoder.settle(True)
-        if stranger is not None and stranger.isascii():
-            calls.client = stranger.decode()
-        return LanePass(taken, partial, stop, older, last_id, send_window, received, answers, parks)
+        return LanePass(SEND_PATH, taken)
+
+    def undo(self, reads: Sequence[tuple[LaneCalls, bytes]]) -> None:
+        """Put the tables of header fields back to where they were before the pass."""
+        for calls, _ in reads:
+            calls.decoder.native.undo()
+
+    def took(
+        self, reads: Sequence[tuple[LaneCalls, bytes]], taken: Sequence[TakenRead], method: str, began: float
+    ) -> None:
+        """Take note of the calls of a pass, and of whose they were."""
+        clients, now = self.clients.clients, self.store.machine.monotonic()
+        count = 0
+        for (calls, _), one in zip(reads, taken, strict=True):
+            _, ids, others = one[-1]
+            if ids is not None:
+                count += len(ids)
+            if others is not None:
+                self.calls += len(others)
+                clients[calls.client].last_seen = now
+        self.calls += count
+        if count and self.on_calls is not None:
+            self.on_calls(method, OK.code, False, (time.perf_counter() - began) / count, count)
 
     def log_end(self) -> tuple[tuple[int, int, int, int, int | None, int] | None, int]:
         """Return what a pass must know of the log, None where sends are Python's now; and the store time."""
@@ -260,8 +277,8 @@ class BrokerLane:
                 time_max_ms=TIME_MS_MAX,
                 messages_max=SEND_MESSAGES_MAX,
                 entries_max=SEND_ENTRIES_MAX,
-                send_path=f"/{MESSAGING_SERVICE}/{SEND}".encode(),
-                ack_path=f"/{MESSAGING_SERVICE}/{ACK}".encode(),
+                send_path=SEND_PATH.encode(),
+                ack_path=ACK_PATH.encode(),
                 ok_3=OK_FIELD_3,
                 handle_begin=self.handle_begin,
                 acks_max=ACK_ENTRIES_MAX,

@@ -37,7 +37,8 @@ from whimbrel.rpc.server.handlers import (
     ServerStreamMethod,
     UnaryMethod,
 )
-from whimbrel.rpc.server.lane_calls import LaneCalls
+from whimbrel.rpc.server.lane_calls import LaneCalls, TakenRead
+from whimbrel.rpc.server.limits import HeaderGuard
 from whimbrel.rpc.server.protocol_detection import HANDSHAKE_S, host_and_port
 
 if TYPE_CHECKING:
@@ -100,36 +101,65 @@ class NativeConnection(asyncio.Protocol):
         self.transport.write(self.conn.take())
 
     def data_received(self, data: bytes) -> None:
-        """Handle the calls of a read, and write their responses at once."""
-        self.received_at = now = self.server.loop.time()
+        """Handle the calls of a read, now or together with other connections' reads."""
+        server = self.server
+        self.received_at = server.loop.time()
         self.pinged = False
         self.uncounted += len(data)
+        gathered = server.gathered
+        if gathered is not None and self.lane is not None and self.lane.lane.active:
+            if gathered.add(self, data):
+                return
+            data = gathered.withdraw(self) + data  # without a copy where none waits
+        read_end = server.read_end
+        if read_end is None:
+            self.receive(data)
+            return
+        self.calls = 0
+        read_end.begin()
+        self.receive(data)
+        read_end.end(self.calls)
+
+    def eof_received(self) -> None:
+        """Handle what came before the peer's end; the transport closes then."""
+        if self.server.gathered is not None and (data := self.server.gathered.withdraw(self)):
+            self.receive(data)
+
+    def receive(self, data: bytes, path: str = "", taken: TakenRead | None = None) -> None:
+        """Handle the calls of a read, and write their responses at once.
+
+        Args:
+            data: the read.
+            path, taken: which calls a pass of the lane has taken of it already, and how.
+        """
         self.receiving = True
-        read_end = self.server.read_end
-        if read_end is not None:
-            self.calls = 0
-            read_end.begin()
         try:
             if self.lane is None:
-                self.take(data, now)
+                self.take(data, self.received_at)
+            elif taken is None:
+                self.lane.receive(data, self.received_at)
             else:
-                self.lane.receive(data, now)
-        except Exception:
-            logger.exception("%s: a call can't be answered", self.peer)
-            self.conn.fail(ProtocolError(Code.INTERNAL_ERROR, "internal error; the server's log says more"))
+                self.lane.receive_rest(self.lane.go_on(data, path, taken, self.received_at), self.received_at)
+        except Exception as error:  # noqa: BLE001 - a fault of ours ends this connection alone
+            self.fault(error)
         finally:
             self.receiving = False
         self.flush()
-        if read_end is not None:
-            read_end.end(self.calls)
+
+    def fault(self, error: Exception) -> None:
+        """End the connection for a fault of ours."""
+        logger.error("%s: a call can't be answered", self.peer, exc_info=error)
+        self.fail(ProtocolError(Code.INTERNAL_ERROR, "internal error; the server's log says more"))
 
     def set_lane(self) -> None:
         """Have the lane of the server's methods, if there is one, take plain calls from now on."""
         if self.lane is not None:
             self.lane.leave()
             self.lane = None
-        path, method = self.server.lane_method
-        if method is not None and self.server.guard is None and self.conn.error is None:
+        server = self.server
+        path, method = server.lane_method
+        remembered = server.guard is None or isinstance(server.guard, HeaderGuard)
+        if method is not None and remembered and self.conn.error is None:
             self.lane = LaneCalls(self, method, path)
 
     def take(self, data: bytes, now: float) -> None:
@@ -140,6 +170,8 @@ class NativeConnection(asyncio.Protocol):
     def connection_lost(self, error: Exception | None) -> None:
         """Abandon all calls."""
         self.server.connections.pop(self, None)
+        if self.server.gathered is not None:
+            self.server.gathered.withdraw(self)
         self.abandon_calls()
         self.server.budget.count(self, 0)
         if self.place is not None:
@@ -233,8 +265,11 @@ class NativeConnection(asyncio.Protocol):
         call = Call(kind.path, self.peer, metadata, deadline)
         if type(method) is UnaryMethod or type(method) is ServerStreamMethod:
             once = stream.app = UnaryServerCall(self, stream, call, method)
-            if self.server.guard is not None and not once.authorize(self.server.guard):
-                return
+            if self.server.guard is not None:
+                if not once.authorize(self.server.guard):
+                    return
+                if self.lane is not None:
+                    self.lane.approve(kind.path, metadata)
             if event.ended:
                 once.half_closed()
             return

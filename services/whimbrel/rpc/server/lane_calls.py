@@ -4,18 +4,25 @@
                           └──► what is not plain, untouched ──► Connection ──► Python    } all is taken
 
 The lane (`whimbrel_fast.PlainCalls`) reads whole sends and acknowledgements, and nothing else (`calls.rs` in
-`native/core`), those of one kind in a pass. What it leaves begins with a frame, with no stream half in and
-half out, so Python goes on as if it had read everything. **Who has what:** the compiled decoder the table of
-header fields; `Connection` all windows, numbers of streams and bytes that are not taken yet, which a pass
-gets and gives back; the lane the answers that wait, as long as nothing but durability is asked of them.
+`native/core`), those of one kind in a pass. A pass may have reads of several connections
+(`gathered_reads.py`). What it leaves of a read begins with a frame, with no stream half in and half out, so
+Python goes on as if it had read everything. **Who has what:** the compiled decoder the table of header
+fields; `Connection` all windows, numbers of streams and bytes that are not taken yet, which a pass gets and
+gives back; the lane the answers that wait, as long as nothing but durability is asked of them.
 
 Where a read ends with an error of the connection, Python answers none of the calls before it, and the lane
 does: they are stored either way.
+
+**Answers** that fit into the windows are written as they are. The first one that does not fit, and all of its
+read behind it, become streams with an answer, and Python sends them as windows grow.
 
 **Parked calls.** A call whose answer waits has no `Stream` and no server call: it is an entry in the lane.
 When anything else happens to it (the peer resets it or changes a window, its deadline or the appender's
 comes, the server stops), the parked calls of its connection become what Python would have made of them, and
 go on there (`hand_over`).
+
+**A guard** is asked by Python. The lane takes calls with the same values of the headers that it looks at as
+the last call of the connection, of that method, that it has let in (`HeaderGuard`).
 
 **Bounds** are those of `connection.py`: parked calls count as open streams, in number and in the budget; the
 begin of a call that is not whole counts as part of the connection's buffer, at most `HOLD_BYTES_MAX` (256
@@ -24,7 +31,7 @@ KiB) and for `HELD_S`, before Python takes it.
 
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
 from whimbrel.deferred import Deferred
 from whimbrel.rpc.http2.grpc_format import CallMetadata
@@ -33,21 +40,54 @@ from whimbrel.rpc.http2.lane_decoder import LaneHeaderDecoder
 from whimbrel.rpc.http2.sending import GONE_KEPT
 from whimbrel.rpc.http2.stream import Stream
 from whimbrel.rpc.server.calls import UnaryServerCall
-from whimbrel.rpc.server.handlers import Call, UnaryMethod
+from whimbrel.rpc.server.handlers import Call, Encoded, UnaryMethod
+from whimbrel.rpc.server.limits import HeaderGuard
+from whimbrel.rpc.server.responses import OK
 
 if TYPE_CHECKING:
     from whimbrel.rpc.server.connection import NativeConnection
 
-__all__ = ["CallLane", "LaneAnswers", "LaneCalls", "LanePass"]
+__all__ = ["CallLane", "LaneAnswers", "LaneCalls", "LaneFault", "LanePass", "TakenRead"]
 
 HELD_S = 1.0  # that the begin of a call waits in the buffer; a check of the server comes every 5 s
 
 # Stream, message, end of its records in the log, what the peer has added to its window, timeout in seconds.
-AnsweredCall = tuple[int, bytes, int, int, float | None]
+AnsweredCall: TypeAlias = tuple[int, bytes, int, int, float | None]
+
+# What a guard looks at, and for each of `CallLane.paths` the values with which it has let in a call.
+Approved: TypeAlias = tuple[list[bytes], list[list[bytes | None] | None]]
+
+# What a pass has done with the bytes of a read:
+#     taken          so many bytes
+#     partial        what is left is the begin of a call; else it is Python's, up to `stop`
+#     stop           how many bytes of what is left are needed to go on; or where Python's part ends in the
+#                    bytes. It ends where it begins if what is left is for another pass.
+#     older          Python's part may be about streams that were opened before
+#     last_id, send_window    of the connection, from now on
+#     received       bytes of data
+#     stranger       another client that calls, as bytes
+#     answers        None, None, those that wait until `LaneCalls.answered`; or frames to be sent, the numbers
+#                    of their streams, calls whose answers Python has to send; or three times None
+TakenRead: TypeAlias = tuple[
+    int, bool, int, bool, int, int, int, bytes | None,
+    tuple[None, None, "LaneAnswers | None"] | tuple[bytes, list[int], list[AnsweredCall]],
+]  # fmt: skip
+
+
+class LaneFault(RuntimeError):
+    """The lane has panicked in a pass: nothing was taken.
+
+    Attributes:
+        read: the number of the read that it was at; its connection can't go on.
+    """
+
+    def __init__(self, read: int, why: str) -> None:
+        super().__init__(f"the compiled lane is {why}")
+        self.read = read
 
 
 class LaneAnswers(Protocol):
-    """Answers to calls of one connection (`whimbrel_fast.Answers`)."""
+    """Answers to calls of one connection that wait (`whimbrel_fast.Answers`)."""
 
     frames: bytes
     ids: list[int]
@@ -61,29 +101,15 @@ class LaneAnswers(Protocol):
 
 
 class LanePass(NamedTuple):
-    """What a pass has done with the bytes of a read.
+    """What a pass has done.
 
     Attributes:
-        taken: so many bytes.
-        partial: what is left is the begin of a call; else it is Python's, up to `stop`.
-        stop: how many bytes of what is left are needed to go on; or where Python's part ends in the bytes. It
-            ends where it begins if what is left is for another pass.
-        older: Python's part may be about streams that were opened before.
-        last_id, send_window: of the connection, from now on.
-        received: bytes of data.
-        answers: to the calls; None without any.
-        parks: the answers wait until `LaneCalls.answered`.
+        path: of the calls that it has taken.
+        reads: what has become of each read.
     """
 
-    taken: int
-    partial: bool
-    stop: int
-    older: bool
-    last_id: int
-    send_window: int
-    received: int
-    answers: LaneAnswers | None
-    parks: bool
+    path: str
+    reads: list[TakenRead]
 
 
 class CallLane(Protocol):
@@ -91,7 +117,10 @@ class CallLane(Protocol):
 
     Attributes:
         active: it takes calls.
+        paths: of the methods of which it does.
     """
+
+    paths: tuple[str, ...]
 
     @property
     def active(self) -> bool: ...
@@ -99,11 +128,14 @@ class CallLane(Protocol):
     def header_decoder(self, before: HeaderDecoder) -> LaneHeaderDecoder:
         """Return a decoder for a connection that goes on where the one before is."""
 
-    def take(self, calls: "LaneCalls", data: bytes, streams_left: int) -> LanePass | None:
-        """Do the plain calls at the begin of `data`; None, and nothing done, where there can be none now.
+    def take(self, reads: Sequence[tuple["LaneCalls", bytes]]) -> LanePass | None:
+        """Do the plain calls at the begin of each read; None, and nothing done, where there can be none now.
+
+        Args:
+            reads: of different connections.
 
         Raises:
-            RuntimeError: the lane has panicked; the connection can't go on.
+            LaneFault: the lane has panicked.
         """
 
     def park(self, calls: "LaneCalls", answers: LaneAnswers) -> None:
@@ -121,37 +153,79 @@ class LaneCalls:
 
     Attributes:
         method, path: of the calls that may be parked.
-        client: whose calls are taken: Python knows it.
+        client: whose calls are taken: Python knows it. client_bytes: as headers have it.
         parked: calls whose answers wait in the lane.
         peer: the other side's address.
+        approved: by the guard; None where there is none.
     """
 
     def __init__(self, connection: "NativeConnection", method: UnaryMethod, path: str) -> None:
         assert method.lane is not None
         self.connection, self.method, self.path, self.lane = connection, method, path, method.lane
-        self.peer, self.client, self.parked = connection.peer, "", 0
+        self.peer, self.client, self.client_bytes, self.parked = connection.peer, "", b"", 0
         before = connection.conn.decoder
         assert isinstance(before, HeaderDecoder)
         self.decoder = connection.conn.decoder = self.lane.header_decoder(before)
+        guard = connection.server.guard
+        self.guard = guard if isinstance(guard, HeaderGuard) else None
+        self.generation = -1
+        self.approved: Approved | None = None
+        if self.guard is not None:
+            self.forget_approved(self.guard)
+
+    def forget_approved(self, guard: HeaderGuard) -> None:
+        """Begin anew: the guard may decide otherwise than before."""
+        self.generation = guard.generation
+        self.approved = [name.encode() for name in guard.headers], [None] * len(self.lane.paths)
+
+    def approve(self, path: str, metadata: CallMetadata) -> None:
+        """Take note of a call that the guard has let in."""
+        guard = self.guard
+        if guard is None or path not in self.lane.paths:
+            return
+        if self.generation != guard.generation:
+            self.forget_approved(guard)
+        assert self.approved is not None
+        names, values = self.approved
+        values[self.lane.paths.index(path)] = [metadata.raw(name) for name in names]
 
     def ready(self) -> bool:
         """Tell whether the connection is in a state in which there can be plain calls."""
+        connection = self.connection
+        conn = connection.conn
+        if (
+            conn.error is not None
+            or conn.restricted
+            or conn.draining
+            or connection.paused
+            or not self.lane.active
+            or self.decoder.native is None
+        ):
+            return False
+        if self.guard is not None and self.generation != self.guard.generation:
+            self.forget_approved(self.guard)
+        return not connection.budget.exceeded(connection.waiting_bytes() if conn.blocked else 0)
+
+    def state(self) -> tuple[int, int, int, int, int, int, int, int, int, bool]:
+        """Return what a pass must know of the connection (`State` in `calls.rs`)."""
         conn = self.connection.conn
+        limits = conn.limits
         return (
-            self.lane.active
-            and self.decoder.native is not None
-            and conn.error is None
-            and not conn.restricted
-            and not conn.draining
-            and not conn.blocked
-            and not self.connection.paused
-            and not self.connection.budget.exceeded()
+            conn.last_id,
+            limits.streams - len(conn.streams) - conn.elsewhere,
+            conn.send_window,
+            conn.receive_window,
+            conn.peer_window,
+            limits.window,
+            conn.peer_frame,
+            limits.frame,
+            limits.block,
+            bool(conn.blocked),
         )
 
     def receive(self, data: bytes, now: float) -> None:
         """Take bytes of the peer."""
-        connection = self.connection
-        conn = connection.conn
+        conn = self.connection.conn
         buffer = conn.buffer
         if buffer:
             if len(buffer) + len(data) < conn.needed:
@@ -160,60 +234,103 @@ class LaneCalls:
             data = b"".join((buffer, data))
             buffer.clear()
         conn.elsewhere = self.parked
+        self.receive_rest(data, now)
+
+    def receive_rest(self, data: bytes, now: float) -> None:
+        """Take what is left of a read, in as many passes as it needs."""
         while data and self.ready():
-            done = self.lane.take(self, data, conn.limits.streams - len(conn.streams) - conn.elsewhere)
+            done = self.lane.take(((self, data),))
             if done is None:
                 break
-            self.apply(done)
-            if done.partial:
-                buffer += memoryview(data)[done.taken :]
-                conn.needed = done.stop
-                data = b""
-                break
-            if done.stop == done.taken:
-                assert done.taken, "the lane has taken nothing, and left nothing to Python"
-                data = data[done.taken :]
-                continue
-            if done.older:
-                self.hand_over()
-            calls, resets, streams = connection.calls, conn.resets, len(conn.streams)
-            connection.take(data[done.taken : done.stop], now)
-            ended = connection.calls - calls - (conn.resets - resets) - (len(conn.streams) - streams)
-            conn.elsewhere += max(ended, 0)
-            data = data[done.stop :]
+            rest = self.go_on(data, done.path, done.reads[0], now)
+            assert len(rest) < len(data), "the lane has taken nothing, and left nothing to Python"
+            data = rest
         if data:
             self.hand_over()
-            connection.take(data, now)
-        conn.elsewhere = self.parked
+            self.connection.take(data, now)
+        self.connection.conn.elsewhere = self.parked
 
-    def apply(self, done: LanePass) -> None:
-        """Bring the connection up to what a pass has read, and send or park its answers."""
+    def go_on(self, data: bytes, path: str, done: TakenRead, now: float) -> bytes:
+        """Go on behind a pass: apply it, let Python do its part; return what is left for another pass."""
+        taken, partial, stop, older, last_id, send_window, received, stranger, answers = done
         connection = self.connection
         conn = connection.conn
-        conn.last_id, conn.send_window = done.last_id, done.send_window
-        if done.received:
-            conn.receive_window -= done.received
-            conn.give_back(done.received)
-        answers = done.answers
-        if answers is None:
-            return
-        connection.calls += len(answers)
-        conn.elsewhere += len(answers)  # as in Python, where all streams of a read are open until its end
-        if done.parks:
-            self.parked += len(answers)
-            self.lane.park(self, answers)
-        else:
-            self.send(answers)
+        conn.last_id, conn.send_window = last_id, send_window
+        if received:
+            conn.receive_window -= received
+            conn.give_back(received)
+        if stranger is not None and stranger.isascii():
+            self.client, self.client_bytes = stranger.decode(), stranger
+        frames, ids, others = answers
+        if frames is not None:
+            assert ids is not None
+            connection.calls += len(ids)
+            conn.elsewhere += len(ids)  # as in Python, where all streams of a read are open until its end
+            self.send(frames, ids)
+            if others:
+                assert isinstance(others, list)
+                before = len(conn.streams)
+                self.answer_beyond(others, path)
+                conn.elsewhere += len(others) - (len(conn.streams) - before)
+        elif others is not None:
+            assert not isinstance(others, list)
+            connection.calls += len(others)
+            conn.elsewhere += len(others)
+            self.parked += len(others)
+            self.lane.park(self, others)
+        if partial:
+            if taken < len(data):
+                conn.buffer += memoryview(data)[taken:]
+            conn.needed = stop
+            return b""
+        if stop > taken:
+            if older:
+                self.hand_over()
+            calls, resets, streams = connection.calls, conn.resets, len(conn.streams)
+            connection.take(data[taken:stop], now)
+            ended = connection.calls - calls - (conn.resets - resets) - (len(conn.streams) - streams)
+            conn.elsewhere += max(ended, 0)
+        return data[stop:]
 
-    def send(self, answers: LaneAnswers) -> None:
+    def send(self, frames: bytes, ids: list[int]) -> None:
         """Send answers that fit into the windows, and end their streams."""
         conn = self.connection.conn
-        frames = answers.frames
         conn.out.append(frames)
         gone = conn.gone
-        for stream_id in answers.ids:
+        for stream_id in ids:
             gone[(stream_id >> 1) % GONE_KEPT] = stream_id
         self.connection.budget.responded(len(frames))
+
+    def answer_beyond(self, calls: Sequence[AnsweredCall], path: str) -> None:
+        """Have Python send answers as far as windows allow, and the rest when they grow."""
+        connection = self.connection
+        method = connection.server.methods[path]
+        assert type(method) is UnaryMethod
+        for stream_id, message, _, window, timeout in calls:
+            connection.calls += 1
+            server_call = self.server_call(stream_id, window, timeout, path, method, 0.0)
+            server_call.respond(Encoded(message, OK))
+
+    def server_call(
+        self,
+        stream_id: int,
+        window: int,
+        timeout: float | None,
+        path: str,
+        method: UnaryMethod,
+        waited_s: float,
+    ) -> UnaryServerCall:
+        """Make the stream and the server call of a call that the lane has taken so long ago."""
+        connection = self.connection
+        conn = connection.conn
+        stream = conn.streams[stream_id] = Stream(stream_id, conn.peer_window + window, conn.limits.window)
+        stream.headers_received = stream.remote_closed = True
+        deadline = None if timeout is None else time.monotonic() - waited_s + timeout
+        call = Call(path, self.peer, CallMetadata([]), deadline)
+        server_call = stream.app = UnaryServerCall(connection, stream, call, method)
+        server_call.payload = b""
+        server_call.started = time.perf_counter() - waited_s
+        return server_call
 
     def answered(self, answers: LaneAnswers, parked_at: float) -> bool:
         """Send answers that have waited long enough; return False where Python has to, for flow control."""
@@ -229,7 +346,7 @@ class LaneCalls:
             and conn.error is None
         ):
             conn.send_window -= size
-            self.send(answers)
+            self.send(answers.frames, answers.ids)
             connection.schedule_flush()
             return True
         self.to_python(answers, parked_at)
@@ -249,19 +366,9 @@ class LaneCalls:
 
     def to_python(self, answers: LaneAnswers, parked_at: float) -> None:
         """Make streams and server calls of calls that were parked."""
-        connection = self.connection
-        conn = connection.conn
-        waited = connection.server.loop.time() - parked_at
+        waited_s = self.connection.server.loop.time() - parked_at
         for stream_id, message, end, window, timeout in answers.calls():
-            stream = conn.streams[stream_id] = Stream(
-                stream_id, conn.peer_window + window, conn.limits.window
-            )
-            stream.headers_received = stream.remote_closed = True
-            deadline = None if timeout is None else time.monotonic() - waited + timeout
-            call = Call(self.path, self.peer, CallMetadata([]), deadline)
-            server_call = stream.app = UnaryServerCall(connection, stream, call, self.method)
-            server_call.payload = b""
-            server_call.started = time.perf_counter() - waited
+            server_call = self.server_call(stream_id, window, timeout, self.path, self.method, waited_s)
             server_call.park(self.lane.wait(message, end, parked_at))
 
     def leave(self) -> None:

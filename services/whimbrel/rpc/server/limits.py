@@ -21,6 +21,7 @@ __all__ = [
     "STOP_GRACE_S",
     "UNREAD_BYTES_MAX",
     "Guard",
+    "HeaderGuard",
     "OnCallEnd",
     "OpenStreams",
     "RunningServer",
@@ -60,6 +61,27 @@ OnCallEnd = Callable[[str, int | str, bool, float], None]
 # Called before each call's handler, streams included. The error that it raises (Forbidden, say) becomes the
 # response, as if the handler had raised it. It must not block.
 Guard = Callable[[Call], None]
+
+
+@dataclass(eq=False, slots=True)
+class HeaderGuard:
+    """A guard that decides by the method and by some headers, so that what it has let in may be remembered.
+
+    The compiled lane takes calls with the same headers as one that was let in, and leaves all others to
+    Python. Any other guard keeps the lane out.
+
+    Attributes:
+        decide: the guard. headers: all that it looks at, but for the method.
+        generation: another number whenever it may decide otherwise than before; nothing is remembered then.
+    """
+
+    decide: Guard
+    headers: tuple[str, ...]
+    generation: int = 0
+
+    def __call__(self, call: Call) -> None:
+        """Raise what refuses the call."""
+        self.decide(call)
 
 
 class OpenStreams(Protocol):

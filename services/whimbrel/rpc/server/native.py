@@ -41,6 +41,7 @@ from whimbrel.rpc.server.budget import ProcessBudget
 from whimbrel.rpc.server.calls import NativeOutbox
 from whimbrel.rpc.server.certificates import TlsSettings
 from whimbrel.rpc.server.connection import NativeConnection
+from whimbrel.rpc.server.gathered_reads import GatheredReads
 from whimbrel.rpc.server.handlers import Service, UnaryMethod, methods_by_path
 from whimbrel.rpc.server.health import Health
 from whimbrel.rpc.server.limits import STOP_GRACE_S, Guard, OnCallEnd, ServerLoad
@@ -89,6 +90,7 @@ class NativeServer:
         admission: which connections are let in.
         budget: what all of them hold in memory.
         read_end: is told of each read.
+        gathered: small reads for the lane; None where nothing is put off to the end of a read.
         tasks: of pulled streams.
         unflushed: connections with responses to write on the loop's next iteration.
     """
@@ -109,6 +111,7 @@ class NativeServer:
         self.serve_methods(services)
         self.on_call_end, self.guard, self.limits = on_call_end, guard, limits or Limits()
         self.read_end = read_end
+        self.gathered = None if read_end is None else GatheredReads(read_end)
         self.streams = NativeStreams()
         self.handshaking: set[ProtocolDetector | TlsProtocol] = set()
         self.rejections, self.refusals = RejectionLog(), RejectionLog()
@@ -135,6 +138,8 @@ class NativeServer:
 
     def replace(self, services: Sequence[Service]) -> None:
         """Serve these services of the same names from the next call on; calls that have begun go on."""
+        if self.gathered is not None:
+            self.gathered.run()
         self.serve_methods(services)
         for connection in self.connections:
             connection.set_lane()
@@ -202,6 +207,8 @@ class NativeServer:
     async def stop(self, grace: float = STOP_GRACE_S) -> None:
         """Take no new calls, end the streams, and give calls in flight `grace` seconds."""
         self.health.stop()
+        if self.gathered is not None:
+            self.gathered.run()
         self.streams.close(Refused("this server is stopping"))
         if self.listener is not None:
             self.listener.close()

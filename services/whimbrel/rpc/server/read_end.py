@@ -18,12 +18,17 @@ class ReadEnd:
     """Calls back soon, see above; on the loop's thread.
 
     Outside of a read, and with a transport that does not tell of its reads, that is the next iteration.
+
+    Attributes:
+        scheduled: the next iteration comes here.
+        before: called there first; it may bring reads that were put off themselves.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
-        self.reading = False
+        self.reading = self.scheduled = False
         self.callbacks: list[Callable[[], None]] = []
+        self.before: Callable[[], None] | None = None
 
     def soon(self, callback: Callable[[], None]) -> None:
         """Call back once."""
@@ -39,14 +44,31 @@ class ReadEnd:
     def end(self, calls: int) -> None:
         """A read has ended, whatever came of it, which had so many calls."""
         self.reading = False
-        if self.callbacks:
-            callbacks, self.callbacks = self.callbacks, []
-            for callback in callbacks:
-                if calls < CALLS_MIN:
-                    self.loop.call_soon(callback)
-                    continue
-                try:
-                    callback()
-                except Exception as error:  # noqa: BLE001 - as the loop does with what it calls
-                    text = "what was put off to the end of a read has failed"
-                    self.loop.call_exception_handler({"message": text, "exception": error})
+        if calls >= CALLS_MIN:
+            self.call_back()
+        elif self.callbacks:
+            self.schedule()
+
+    def schedule(self) -> None:
+        """Come back in the next iteration."""
+        if not self.scheduled:
+            self.scheduled = True
+            self.loop.call_soon(self.run)
+
+    def run(self) -> None:
+        """Do what was put off to this iteration."""
+        self.scheduled = False
+        if self.before is not None:
+            self.reading = True
+            self.before()
+            self.reading = False
+        self.call_back()
+
+    def call_back(self) -> None:
+        callbacks, self.callbacks = self.callbacks, []
+        for callback in callbacks:
+            try:
+                callback()
+            except Exception as error:  # noqa: BLE001 - as the loop does with what it calls
+                text = "what was put off to the end of a read has failed"
+                self.loop.call_exception_handler({"message": text, "exception": error})

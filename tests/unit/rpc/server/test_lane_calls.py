@@ -3,77 +3,26 @@
 import asyncio
 import random
 import socket
-from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from lanebroker import Client, Side, answers, frame, plain_message, same
+from h2kit import frames_of
+from lanebroker import Client, Side, frame, plain_message, same
 from lanekit import lane_or_skip
+from lanerig import OPTIONS, Rig, run
 from whimbrel.broker.api.response_bytes import varint
+from whimbrel.errors import Forbidden
 from whimbrel.pb import Timestamp
 from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as v2
 from whimbrel.pb.apache.rocketmq.v2 import service_pb2 as messaging
-from whimbrel.rpc.http2.frames import DATA, PING, RST_STREAM, SETTING, SETTINGS, WINDOW_UPDATE
+from whimbrel.rpc.http2.frames import DATA, HEAD_BYTES, PING, RST_STREAM, SETTING, SETTINGS, WINDOW_UPDATE
 from whimbrel.rpc.http2.hpack import HeaderDecoder, HpackError, value_of
 from whimbrel.rpc.http2.sending import GONE_KEPT
 from whimbrel.rpc.http2.stream import Limits
-from whimbrel.store.options import StoreOptions
-
-OPTIONS = StoreOptions(commitlog_file_size=1 << 20, flush_interval_ms=3_600_000, prefault_bytes=0)
-
-
-class Rig:
-    """A broker with the lane, whose sends wait until `side.settle`, and a connection to it."""
-
-    def __init__(
-        self, root: Path, stub: socket.socket, *, waits: bool = True, limits: Limits | None = None
-    ) -> None:
-        limits = limits or Limits()
-        self.side = Side(root / "lane", lane_or_skip(), OPTIONS, waits=waits, limits=limits).open()
-        self.connection, self.sink = self.side.connect(stub)
-        self.client = Client(random.Random(1), "go")
-        self.feed(self.client.begin())
-        for _ in range(2):  # Python makes the first log file, and meets the client
-            self.feed(self.send())
-        self.side.settle()
-        self.sink.written.clear()
-        assert self.connection.lane is not None
-        self.lane = self.connection.lane
-
-    def send(self, body: bytes = b"body", **how: Any) -> bytes:
-        """Return the bytes of a send."""
-        request = messaging.SendMessageRequest(messages=[plain_message("one", body)])
-        return self.client.call(request.SerializeToString(), **how)
-
-    def feed(self, data: bytes) -> None:
-        self.connection.data_received(data)
-
-    def codes(self) -> dict[int, int]:
-        """Return the codes of the answers so far, by stream; 0 for one that was reset."""
-        found: dict[int, int] = {}
-        for stream_id, frames in answers(b"".join(self.sink.written), frozenset()).items():
-            for kind, _, payload in frames:
-                if kind == DATA:
-                    found[stream_id] = messaging.SendMessageResponse.FromString(payload[5:]).status.code
-                elif kind == RST_STREAM:
-                    found[stream_id] = 0
-        return found
-
-    def close(self) -> None:
-        self.connection.connection_lost(None)
-        self.side.close()
-
-
-@pytest.fixture
-def stub() -> Iterator[socket.socket]:
-    with socket.socket() as found:
-        yield found
-
-
-def run(body: Callable[[], Awaitable[None]]) -> None:
-    asyncio.run(body())  # type: ignore[arg-type]
+from whimbrel.rpc.server.handlers import Call
+from whimbrel.rpc.server.limits import HeaderGuard
 
 
 def test_parked_calls_are_answered_when_they_are_durable(tmp_path: Path, stub: socket.socket) -> None:
@@ -244,8 +193,7 @@ def test_other_services_take_the_lane_away_and_bring_it_back(tmp_path: Path, stu
 def test_a_panic_ends_its_connection_and_switches_the_lane_off(tmp_path: Path, stub: socket.socket) -> None:
     async def body() -> None:
         rig = Rig(tmp_path, stub, waits=False)
-        by_lane, end = rig.side.by_lane, rig.side.store.written
-        assert by_lane is not None
+        by_lane, end = rig.by_lane, rig.side.store.written
 
         class Panics:
             def take(self, *_: Any) -> None:
@@ -275,21 +223,137 @@ def test_a_queue_without_room_is_pythons(tmp_path: Path, stub: socket.socket, mo
         monkeypatch.setattr(rig.side.store, "append_packed", lambda *_: False)
         rig.feed(rig.send() + rig.send())
         assert list(rig.codes().values()) == [v2.OK] * 2
-        by_lane = rig.side.by_lane
-        assert by_lane is not None
+        by_lane = rig.by_lane
         assert by_lane.calls == 0
         rig.close()
 
     run(body)
 
 
-def test_an_answer_that_does_not_fit_into_a_window_is_pythons(tmp_path: Path, stub: socket.socket) -> None:
+def test_answers_beyond_the_windows_wait_for_them(tmp_path: Path, stub: socket.socket) -> None:
     async def body() -> None:
         rig = Rig(tmp_path, stub, waits=False)
+        conn, before = rig.connection.conn, rig.by_lane.calls
         rig.feed(frame(SETTINGS, 0, 0, SETTING.pack(4, 20)))
+        first = rig.client.id
+        rig.feed(rig.send() + rig.send())
+        assert (rig.by_lane.calls, len(conn.streams)) == (before + 2, 2)
+        assert conn.waiting_bytes > 0
+        assert rig.connection.open_calls == 2
+        # One of them is reset; the other goes on when its window grows.
+        rig.feed(frame(RST_STREAM, 0, first, (8).to_bytes(4, "big")))
+        rig.feed(rig.send() + frame(WINDOW_UPDATE, 0, first + 2, (1000).to_bytes(4, "big")))
+        assert (rig.by_lane.calls, len(conn.streams)) == (before + 3, 1)
+        rig.feed(frame(SETTINGS, 0, 0, SETTING.pack(4, 65_535)))
+        assert (conn.waiting_bytes, len(conn.streams)) == (0, 0)
+        rig.sink.written.clear()
         rig.feed(rig.send())
-        assert rig.connection.conn.waiting_bytes > 0
+        assert list(rig.codes().values()) == [v2.OK]
+        counted = rig.side.counted.calls.by_key["SendMessage", v2.OK, False]
+        assert counted.count == 6
         rig.close()
+
+    run(body)
+
+
+def test_an_answer_larger_than_a_frame_is_sent_in_several(tmp_path: Path, stub: socket.socket) -> None:
+    async def body() -> None:
+        rig = Rig(tmp_path, stub, waits=False)
+        before = rig.by_lane.calls
+        messages = [plain_message("one", message_id=f"{number:034}") for number in range(400)]
+        request = messaging.SendMessageRequest(messages=messages).SerializeToString()
+        rig.feed(rig.client.call(request))
+        sent = [each[HEAD_BYTES:] for each in frames_of(b"".join(rig.sink.written)) if each[3] == DATA]
+        assert [len(payload) <= 16_384 for payload in sent] == [True, True]
+        assert len(messaging.SendMessageResponse.FromString(b"".join(sent)[5:]).entries) == len(messages)
+        assert rig.by_lane.calls == before + 1
+        rig.close()
+
+    run(body)
+
+
+def test_a_connections_window_that_grows_behind_a_call_is_pythons(
+    tmp_path: Path, stub: socket.socket
+) -> None:
+    async def body() -> None:
+        rig = Rig(tmp_path, stub, waits=False)
+        conn = rig.connection.conn
+        conn.send_window, before = 30, rig.by_lane.calls
+        grown = frame(WINDOW_UPDATE, 0, 0, (1000).to_bytes(4, "big"))
+        rig.feed(rig.send() + grown + rig.send())
+        assert (rig.by_lane.calls, conn.waiting_bytes, len(conn.streams)) == (before + 2, 0, 0)
+        assert list(rig.codes().values()) == [v2.OK] * 2
+        rig.close()
+
+    run(body)
+
+
+def test_a_peer_that_leaves_too_much_unread_is_refused(
+    tmp_path: Path, stub: socket.socket, monkeypatch: Any
+) -> None:
+    async def body() -> None:
+        rig = Rig(tmp_path, stub, waits=False)
+        rig.feed(frame(SETTINGS, 0, 0, SETTING.pack(4, 0)))
+        monkeypatch.setattr("whimbrel.rpc.server.budget.UNREAD_BYTES_MAX", 100)
+        rig.feed(rig.send())
+        end, before = rig.side.store.written, rig.by_lane.calls
+        rig.feed(rig.send() + rig.send())
+        assert (rig.side.store.written > end, rig.by_lane.calls) == (True, before + 2)
+        end = rig.side.store.written
+        rig.feed(rig.send())
+        assert (rig.side.store.written, rig.by_lane.calls) == (end, before + 2)
+        rig.close()
+
+    run(body)
+
+
+def test_calls_with_headers_that_a_guard_has_let_in_are_the_lanes(
+    tmp_path: Path, stub: socket.socket
+) -> None:
+    asked: list[str | None] = []
+
+    def decide(call: Call) -> None:
+        asked.append(call.metadata.get("authorization"))
+        if asked[-1] == "wrong":
+            raise Forbidden("who are you?")
+
+    async def body() -> None:
+        guard = HeaderGuard(decide, ("authorization", "x-mq-date-time"))
+        rig = Rig(tmp_path, stub, waits=False, guard=guard)
+        rig.client.dated = False
+
+        def send(*words: str, time: str = "now") -> tuple[int, int]:
+            """Send; return how many calls the lane and the guard had."""
+            before = rig.by_lane.calls, len(asked)
+            more = [("authorization", word) for word in words] + [("x-mq-date-time", time)]
+            request = messaging.SendMessageRequest(messages=[plain_message("one")])
+            rig.feed(rig.client.call(request.SerializeToString(), more=more))
+            return rig.by_lane.calls - before[0], len(asked) - before[1]
+
+        assert send("me") == (0, 1)
+        assert send("me") == send("me") == (1, 0)
+        assert send("me", time="later") == (0, 1)  # another header that it has looked at
+        assert send("me", time="later") == (1, 0)
+        assert send("wrong") == send("wrong") == (0, 1)
+        assert rig.codes()[rig.client.id - 2] == v2.FORBIDDEN
+        assert send("me", time="later") == (1, 0)  # the last one that it has let in
+        assert send("me", "you", time="later") == (0, 1)  # which of them counts is Python's to say
+        assert send() == (0, 1)
+        guard.generation += 1  # it may decide otherwise now
+        assert send("me", time="later") == (0, 1)
+        assert send("me", time="later") == (1, 0)
+        rig.close()
+
+    run(body)
+
+
+def test_a_guard_that_looks_at_anything_keeps_the_lane_out(tmp_path: Path, stub: socket.socket) -> None:
+    async def body() -> None:
+        side = Side(tmp_path / "lane", lane_or_skip(), OPTIONS, guard=lambda call: None).open()
+        connection, _ = side.connect(stub)
+        assert connection.lane is None
+        connection.connection_lost(None)
+        side.close()
 
     run(body)
 
@@ -297,8 +361,7 @@ def test_an_answer_that_does_not_fit_into_a_window_is_pythons(tmp_path: Path, st
 def test_a_queue_that_is_not_there_is_refused(tmp_path: Path, stub: socket.socket) -> None:
     async def body() -> None:
         rig = Rig(tmp_path, stub, waits=False)
-        by_lane, end = rig.side.by_lane, rig.side.store.written
-        assert by_lane is not None
+        by_lane, end = rig.by_lane, rig.side.store.written
         before = by_lane.calls
         rig.feed(rig.send(more=[("whimbrel-queue-id", "1")]))  # the topic has queue 0 alone
         assert rig.side.store.written == end
@@ -312,8 +375,7 @@ def test_a_queue_that_is_not_there_is_refused(tmp_path: Path, stub: socket.socke
 def test_a_refused_group_leaves_the_turns_of_topics_as_they_were(tmp_path: Path, stub: socket.socket) -> None:
     async def body() -> None:
         rig = Rig(tmp_path, stub, waits=False)
-        by_lane = rig.side.by_lane
-        assert by_lane is not None
+        by_lane = rig.by_lane
         good = messaging.SendMessageRequest(messages=[plain_message("orders")]).SerializeToString()
         wrong = messaging.SendMessageRequest(messages=[plain_message("none")]).SerializeToString()
         first, second, third = (rig.client.call(each) for each in (good, good, wrong))
@@ -330,8 +392,7 @@ def test_a_refused_group_leaves_the_turns_of_topics_as_they_were(tmp_path: Path,
 def test_a_connection_goes_on_after_the_panic_of_another_one(tmp_path: Path, stub: socket.socket) -> None:
     async def body() -> None:
         rig = Rig(tmp_path, stub, waits=False)
-        by_lane = rig.side.by_lane
-        assert by_lane is not None
+        by_lane = rig.by_lane
         panic = by_lane.native.panic  # type: ignore[union-attr]
         with pytest.raises(RuntimeError, match="fault of its own"):
             by_lane.run(panic, "on purpose")
@@ -370,8 +431,7 @@ def test_deadlines_are_looked_at_together(tmp_path: Path, stub: socket.socket) -
     async def body() -> None:
         rig = Rig(tmp_path, stub)
         looks: list[float] = []
-        by_lane = rig.side.by_lane
-        assert by_lane is not None
+        by_lane = rig.by_lane
         expire, done = by_lane.expire, asyncio.Event()
 
         def look() -> None:
@@ -446,8 +506,7 @@ def test_sampled_messages_are_pythons(tmp_path: Path, stub: socket.socket) -> No
         rig.feed(rig.send())
         assert len(made) == 1
         rig.side.admission.sample(lambda: made.append("x") or "00-context", 0.0)  # type: ignore[func-returns-value]
-        by_lane = rig.side.by_lane
-        assert by_lane is not None
+        by_lane = rig.by_lane
         before = by_lane.calls
         rig.feed(rig.send())
         traced = messaging.SendMessageRequest(messages=[plain_message("one", trace_context="00-a")])

@@ -1,0 +1,102 @@
+"""Small reads of several connections, taken by one pass of the compiled lane in the loop's next iteration.
+
+    read of A ──┐                     ┌──► answers of A
+    read of B ──┼──► one pass ────────┼──► answers of B
+    read of C ──┘    (`lane_calls`)   └──► what is Python's of C
+
+A pass costs the interpreter about as much as several calls cost the lane, whatever it has. Where each of many
+connections brings a call at a time, one pass for all of them saves most of that. The loop's next iteration
+comes before it waits again, behind the reads of all connections that were ready.
+
+The first read since is handled at once, so that a call that is alone does not wait; its answer leaves while
+the others are read.
+
+**Order.** A connection has one read here at most: what comes behind it takes it along, and what else happens
+to the connection (the peer's end of it, other services) has it taken first. A connection that is lost takes
+its read with it; no answer could have left.
+
+**Bounds.** Of a connection `READ_BYTES_MAX`, until the next iteration; larger reads have calls enough of
+their own. Of all connections `WAITING_BYTES_MAX`; what comes beyond is handled at once. A pass has at most
+`PASS_READS_MAX` reads.
+"""
+
+from itertools import islice
+from typing import TYPE_CHECKING
+
+from whimbrel.rpc.server.lane_calls import LaneCalls, LaneFault, LanePass
+from whimbrel.rpc.server.read_end import ReadEnd
+
+if TYPE_CHECKING:
+    from whimbrel.rpc.server.connection import NativeConnection
+
+__all__ = ["PASS_READS_MAX", "READ_BYTES_MAX", "GatheredReads"]
+
+READ_BYTES_MAX = 16 << 10
+WAITING_BYTES_MAX = 4 << 20
+PASS_READS_MAX = 64
+
+
+class GatheredReads:
+    """The reads that wait; on the loop's thread.
+
+    Attributes:
+        waiting: in the order in which they came. waiting_bytes: of all of them.
+    """
+
+    def __init__(self, read_end: ReadEnd) -> None:
+        """Take what comes back here in the next iteration."""
+        self.read_end = read_end
+        self.waiting: dict[NativeConnection, bytes] = {}
+        self.waiting_bytes = 0
+        read_end.before = self.run
+
+    def add(self, connection: "NativeConnection", data: bytes) -> bool:
+        """Take a read; return False where it is to be handled at once, behind what `withdraw` gives."""
+        if not self.read_end.scheduled:
+            self.read_end.schedule()
+            return False
+        if len(data) > READ_BYTES_MAX or connection in self.waiting or connection.conn.buffer:
+            return False
+        if self.waiting_bytes + len(data) > WAITING_BYTES_MAX:
+            return False
+        self.waiting[connection] = data
+        self.waiting_bytes += len(data)
+        return True
+
+    def withdraw(self, connection: "NativeConnection") -> bytes:
+        """Return a connection's read, which does not wait any more; empty without one."""
+        data = self.waiting.pop(connection, b"")
+        self.waiting_bytes -= len(data)
+        return data
+
+    def run(self) -> None:
+        """Handle all reads that wait."""
+        while self.waiting:
+            some = list(islice(self.waiting, PASS_READS_MAX))
+            receive_together({connection: self.withdraw(connection) for connection in some})
+
+
+def receive_together(reads: "dict[NativeConnection, bytes]") -> None:
+    """Handle the reads of several connections, what is plain in one pass."""
+    taken: list[tuple[LaneCalls, bytes]] = []
+    for connection, data in reads.items():
+        lane = connection.lane
+        if lane is not None and lane.ready():
+            connection.conn.elsewhere = lane.parked
+            taken.append((lane, data))
+    done: LanePass | None = None
+    faulty: NativeConnection | None = None
+    if taken:
+        try:
+            done = taken[0][0].lane.take(taken)
+        except LaneFault as fault:
+            faulty = taken[fault.read][0].connection
+            faulty.fault(fault)
+    if done is not None:
+        path = done.path
+        for (lane, data), read in zip(taken, done.reads, strict=True):
+            lane.connection.receive(data, path, read)
+            del reads[lane.connection]
+    for connection, data in reads.items():
+        if connection is not faulty:
+            connection.receive(data)
