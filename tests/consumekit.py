@@ -79,6 +79,9 @@ class FakeStore:
     def read_plain(self, units: Sequence[tuple[int, int, int]]) -> list[StoredMessage | None]:
         return []
 
+    def pull_plain(self, *arguments: Any) -> None:
+        """There is no lane."""
+
     def offset_by_time(self, topic: str, queue_id: int, timestamp_ms: int) -> int:
         return 0
 

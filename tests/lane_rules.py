@@ -32,7 +32,7 @@ REPLICA_TESTS = (
     "-k",
     "lane",
 )
-RECEIVE_FILES = ("ack.rs", "deliver.rs")
+RECEIVE_FILES = ("ack.rs", "deliver.rs", "digest.rs", "pull.rs")
 SEND_FILES = ("send.rs", "pass.rs", "calls.rs", "hpack.rs", "proto.rs")
 
 
@@ -304,8 +304,16 @@ RULES = (
         "false",
     ),
     Rule("text is UTF-8", "deliver.rs", "text.is_ok() && ", ""),
-    Rule("rare messages are Python's", "deliver.rs", "!rare && ", ""),
-    Rule("no property comes twice", "deliver.rs", " && differ(record.properties)).then_some", ").then_some"),
+    Rule("rare messages are Python's", "deliver.rs", "words.rare.contains(name) || few", "few"),
+    Rule("no property comes twice", "deliver.rs", " || few[..count].contains(&name)", ""),
+    Rule("of many properties none is rare", "deliver.rs", " && !names.iter().any(", " || !names.iter().all("),
+    Rule("of many properties none comes twice", "deliver.rs", "two[0] != two[1]", "two[0] <= two[1]"),
+    Rule(
+        "a host's text is that of its address",
+        "deliver.rs",
+        "if self.host != host {",
+        "if self.text.is_empty() {",
+    ),
     Rule("pairs have a name", "deliver.rs", "!name.is_empty() && !value", "!value"),
     Rule("pairs have a value", "deliver.rs", "!name.is_empty() && !value.is_empty()", "!name.is_empty()"),
     Rule(
@@ -327,6 +335,24 @@ RULES = (
     Rule("a topic has its namespace", "deliver.rs", 'put_field(out, b"\\x0a", namespace.as_bytes());', ""),
     Rule("an empty body is left out", "deliver.rs", "if body > 0 {", "{"),
     Rule("a trace context is passed on", "deliver.rs", 'b"TRACE_CONTEXT" => trace = value,', ""),
+    Rule("a digest is of the size, too", "digest.rs", "body.len() as u64 * 8", "body.len() as u64"),
+    Rule("the size may need a block more", "digest.rs", "(rest.len() + 9)", "(rest.len() + 8)"),
+    Rule("the shortest bodies end first", "digest.rs", "Reverse(stream.blocks)", "Reverse(0)"),
+    Rule("digests are in the order of bodies", "digest.rs", "begin + done.number", "begin + streams.len()"),
+    Rule("all lanes take each step", "digest.rs", "some.next_multiple_of(NARROW)", "WIDE_MIN"),
+    Rule("a body goes on where it was", "digest.rs", "stream.done += blocks;", "stream.done = blocks;"),
+    Rule("an answer has so many messages", "pull.rs", " || chosen >= budget.room", ""),
+    Rule("an answer has so many bytes", "pull.rs", "size > limit || ", ""),
+    Rule("the bytes of all records count", "pull.rs", "left -= size;", ""),
+    Rule("bytes are told", "pull.rs", "self.bytes += one.size;", ""),
+    Rule("the last message's place is told", "pull.rs", "self.last_place = one.place;", ""),
+    Rule("a tags code decides first", "pull.rs", "!tags.codes.contains(&code)", "false"),
+    Rule("a tag's text decides", "pull.rs", "tags.admit_text(record.properties)", "tags.codes != [0]"),
+    Rule("an entry without a record is Python's", "pull.rs", "                end = number;", ""),
+    Rule("what is not plain is Python's", "pull.rs", "entries = one.number;", "entries = one.number + 1;"),
+    Rule("a first delivery has the number 1", "pull.rs", ".unsigned_abs()) + 1;", ".unsigned_abs());"),
+    Rule("negative counts are none", "pull.rs", "reconsume_times.max(0)", "reconsume_times"),
+    Rule("deliveries have a last number", "pull.rs", "attempt.min(words.attempt_max)", "attempt"),
 )  # fmt: skip
 
 

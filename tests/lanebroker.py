@@ -65,6 +65,7 @@ from whimbrel.store.options import StoreOptions
 __all__ = ["CLIENT", "STYLES", "Client", "Side", "Watched", "answers", "frame", "plain_message", "same"]
 
 CLIENT = "client@1"
+MEMORY_BYTES = 20_000
 SERVICE = "apache.rocketmq.v2.MessagingService"
 PATH = f"/{SERVICE}/SendMessage"
 STYLES = ("ours", "go", "java", "python", "huffman")
@@ -195,12 +196,18 @@ class Side:
             self.topics,
             self.groups,
             self.consumption,
-            ReadSplitting(enabled=False, written=lambda: self.store.written),
+            self.splitting(),
             master=True,
             clock=lambda: self.clock.now,
             lane_messages=self.store.lane_messages,
         )
         self.receives.on_delivered = lambda *told: self.delivered.append(told)
+
+    def splitting(self) -> ReadSplitting:
+        """Return what sends pullers elsewhere, as if there were little memory."""
+        splitting = ReadSplitting(enabled=True, written=lambda: self.store.written)
+        splitting.memory = MEMORY_BYTES
+        return splitting
 
     def note_hand_on(self, message: Any, target: Any, since_ms: int, done: Callable[[Any], None]) -> None:
         """Keep a dead letter, as if its copy were durable."""

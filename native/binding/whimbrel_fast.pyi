@@ -1,5 +1,6 @@
 """whimbrel's plain case, compiled. Only `whimbrel.lane` imports this."""
 
+from collections.abc import Callable
 from typing import Any
 
 from typing_extensions import Buffer
@@ -288,6 +289,28 @@ class Deliveries:
 
     def responses(self, messages: list[tuple[PlainRecord, str, int]], namespace: str) -> bytes:
         """Return responses behind gRPC's prefix: for each record its message, with handle and attempt."""
+
+    def pull(
+        self,
+        units: bytes,
+        budget: tuple[int, int, int],
+        tags: tuple[list[int], list[bytes]] | None,
+        namespace: str,
+        read: Callable[[int, int], bytes],
+    ) -> tuple[int, int, int, int, bytes]:
+        """Answer a pull as far as all that matches is plain.
+
+        Args:
+            units: entries of the queue, packed.
+            budget: messages that fit, the size in bytes up to which the first one does, bytes of all records.
+            tags: which are wanted: the low 32 bits of their codes, and the texts. None: all messages are.
+            namespace: of the topic.
+            read: is called with place and size of pieces of the log; returns less where there is less.
+
+        Returns:
+            How many entries are done, how many messages were taken, bytes of their records, where the last
+            one stands (-1: none was taken), and responses behind gRPC's prefix.
+        """
 
 def entries(data: bytes, base: int) -> tuple[int, bool, int, list[tuple[bytes, int, int, bytes]]]:
     """Make the queue entries of the plain records at the begin of a piece of the log.

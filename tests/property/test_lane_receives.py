@@ -1,7 +1,9 @@
 """Receives, pulls and acknowledgements go the same way by Python and by the lane: generated histories."""
 
+import os
 import random
 import socket
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +17,24 @@ from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as v2
 from whimbrel.pb.apache.rocketmq.v2 import service_pb2 as messaging
 from whimbrel.rpc.http2.frames import DATA, RST_STREAM, SETTING, SETTINGS, WINDOW_UPDATE
 from whimbrel.rpc.http2.grpc_format import unprefixed
-from whimbrel.store.codec import COMPRESSED, RecordDraft, pack_host, property_of, tag_bytes_code
+from whimbrel.store.codec import (
+    COMPRESSED,
+    FILLER_SIZE,
+    UNIT,
+    UNIT_SIZE,
+    RecordDraft,
+    pack_host,
+    property_of,
+    tag_bytes_code,
+)
+from whimbrel.store.lane_messages import PackedMessages
 
 PATHS = {
     name: f"/{SERVICE}/{name}"
     for name in ("SendMessage", "ReceiveMessage", "PullMessage", "AckMessage", "ChangeInvisibleDuration")
 }
 TOPICS = ("orders", "one", "fifo")
+MANY = b"".join(b"p%d\x01%d\x02" % (number, number) for number in range(20))
 # Property texts of other writers, and of messages that are more than plain ones.
 TEXTS = (
     b"", b"TAGS\x01a\x02", b"KEYS\x01k  l m\x02UNIQ_KEY\x01id",
@@ -31,6 +44,7 @@ TEXTS = (
     b"TIMER_DELIVER_MS\x01123456\x02",
     b"DELAY\x013\x02", b"TRAN_MSG\x01true\x02", b"_SYS_MSG_PRIORITY_\x013\x02", b"DLQ_ORIGIN_TOPIC\x01t\x02",
     b"REDIRECT\x01x\x02INNER_NUM\x012\x02u\x01v\x02",
+    MANY, MANY + b"p3\x012\x02", MANY + b"DELAY\x013\x02",
     b"__CRC32#\x011234567890\x02", b"__CRC32#\x01", b"CLUSTER\x01c\x02u\x01\xe6\x97\xa5\x02",
 )  # fmt: skip
 HOSTS = (
@@ -40,6 +54,9 @@ HOSTS = (
     pack_host("2001:db8::5:0", 1),
 )
 CALLS = 4_500  # of each part, at least, in a round
+PULLS = 200  # of each part, at least, in a round
+# Texts of messages that are pulled; the tags Aa and BB have the same code.
+TAGGED = tuple(b"TAGS\x01%s\x02a\x011\x02" % tag for tag in (b"a", b"Aa", b"BB", b"b"))
 CONNECTIONS = 8  # to one pair of brokers
 FILTERS = (
     (v2.TAG, "a"), (v2.TAG, "a || order-17"), (v2.SQL, "a = '1'"), (v2.SQL, "TAGS = 'a'"), (v2.TAG, "|"),
@@ -64,14 +81,19 @@ ODD_HANDLES = (
 )
 
 
-def odd_draft(rng: random.Random, topic: str) -> RecordDraft:
+def odd_draft(
+    rng: random.Random,
+    topic: str,
+    texts: Sequence[bytes] = TEXTS,
+    sizes: Sequence[int] = (0, 1, 100, 3000),
+) -> RecordDraft:
     """Return a record as somebody else may have written it."""
     born, store = rng.choice(HOSTS), rng.choice(HOSTS)
-    properties = rng.choice(TEXTS)
+    properties = rng.choice(texts)
     return RecordDraft(
         topic=topic,
         queue_id=0,
-        body=rng.randbytes(rng.choice([0, 1, 100, 3000])),
+        body=rng.randbytes(rng.choice(sizes)),
         properties=properties,
         tags_code=tag_bytes_code(property_of(properties, b"TAGS")),
         born_timestamp=rng.choice([-1, 0, 1, 999, 1_700_000_000_001, 1 << 49, 1 << 60]),
@@ -81,7 +103,7 @@ def odd_draft(rng: random.Random, topic: str) -> RecordDraft:
         sys_flag=rng.choice([0, 0, COMPRESSED])
         | (0x10 if len(born) == 20 else 0)
         | (0x20 if len(store) == 20 else 0),
-        reconsume_times=rng.choice([0, 0, 1, 5, -1]),
+        reconsume_times=rng.choice([0, 0, 1, 5, -1, (1 << 30) - 1, 1 << 30, (1 << 31) - 1]),
     )
 
 
@@ -130,6 +152,13 @@ class History:
             wanted.long_polling_timeout.seconds = 0
         self.asked[self.client.id] = group, topic
         return self.call("ReceiveMessage", wanted)
+
+    def pull(self, group: str, topic: str, offset: int, batch: int = 32, **fields: Any) -> bytes:
+        wanted = messaging.PullMessageRequest(batch_size=batch, offset=offset, **fields)
+        wanted.group.name = group
+        wanted.message_queue.topic.name = topic
+        wanted.message_queue.topic.resource_namespace = self.rng.choice(["", "", "space"])
+        return self.call("PullMessage", wanted)
 
     def ack(self, group: str, topic: str, entries: list[tuple[str, str]], **how: Any) -> bytes:
         done = messaging.AckMessageRequest()
@@ -200,22 +229,17 @@ def some_call(history: History) -> bytes:
             request(rng, rng.choice([1, 1, 4, 20]), topic=topic if topic != "fifo" else "orders")
         )
     if kind == "receive":
-        fields: dict[str, Any] = {}
-        if rng.random() < 0.3:
-            sort, text = rng.choice(FILTERS)
-            fields["filter_expression"] = v2.FilterExpression(type=sort, expression=text)
+        fields = some_filter(rng)
         if rng.random() < 0.3:
             fields["long_polling_timeout"] = Duration(seconds=10)
         if rng.random() < 0.2:
             fields["auto_renew"] = True
         return history.receive(group, topic, rng.choice([1, 2, 8, 32]), **fields)
     if kind == "pull":
-        pulled = messaging.PullMessageRequest(
-            batch_size=rng.choice([1, 8, 32]), offset=rng.choice([0, 0, 1, 3, 1000])
-        )
-        pulled.group.name, pulled.message_queue.topic.name = group, topic
-        pulled.message_queue.topic.resource_namespace = rng.choice(["", "", "space"])
-        return history.call("PullMessage", pulled)
+        polling = Duration(seconds=rng.choice([0, 0, 10]))
+        queue = v2.MessageQueue(id=rng.choice([0, 0, 1]))
+        fields = {"long_polling_timeout": polling, "message_queue": queue} | some_filter(rng)
+        return history.pull(group, topic, rng.choice([0, 0, 1, 3, 1000]), rng.choice([1, 8, 32]), **fields)
     if not history.handles:
         return b""
     at = rng.randrange(len(history.handles))
@@ -245,6 +269,14 @@ def some_call(history: History) -> bytes:
     if kind == "acks":
         return b"".join(history.ack(group, topic, [one[2:]], pieces=rng.choice([1, 1, 2])) for one in some)
     return history.ack(group, topic, [one[2:] for one in some])
+
+
+def some_filter(rng: random.Random, filters: Sequence[tuple[Any, str]] = FILTERS) -> dict[str, Any]:
+    """Return a filter as a field of a request, or none."""
+    if rng.random() > 0.3:
+        return {}
+    sort, text = rng.choice(filters)
+    return {"filter_expression": v2.FilterExpression(type=sort, expression=text)}
 
 
 CLASSES: dict[str, dict[str, Any]] = {
@@ -285,6 +317,119 @@ def test_the_lane_does_nearly_all_of_what_is_plain(
         two.close()
 
     run(body)
+
+
+@pytest.mark.parametrize("tags", ["", "a", "b || a"])
+@pytest.mark.parametrize("kind", CLASSES)
+def test_nearly_all_plain_pulls_are_one_call(
+    tmp_path: Path, stub: socket.socket, monkeypatch: pytest.MonkeyPatch, kind: str, tags: str
+) -> None:
+    def body() -> None:
+        rng = random.Random(SEED)
+        history = History(tmp_path, stub, rng)
+        two, client, count = history.two, history.client, 400
+        history.begin()
+        history.window()
+        fixed = CLASSES[kind] | ({"tag": "a"} if tags else {})
+        for _ in range(count):
+            two.feed(client.call(request(rng, topic="orders", **fixed)))
+        two.settle()
+        messages = two.compiled.store.lane_messages
+        by_one_call, pull = [], messages.pull
+
+        def counted(*arguments: Any) -> PackedMessages | None:
+            packed = pull(*arguments)
+            by_one_call.append(0 if packed is None else packed.messages)
+            return packed
+
+        monkeypatch.setattr(messages, "pull", counted)
+        fields: dict[str, Any] = (
+            {"filter_expression": v2.FilterExpression(type=v2.TAG, expression=tags)} if tags else {}
+        )
+        calls = 0
+        for queue_id in range(4):
+            low, high = two.compiled.store.queue_range("orders", queue_id)
+            for offset in range(low, high, 32):
+                queue = v2.MessageQueue(id=queue_id)
+                two.feed(history.pull("g", "orders", offset, message_queue=queue, **fields))
+                calls += 1
+        history.check()
+        delivered = sum(told[2] for told in two.compiled.delivered)
+        assert delivered >= count
+        assert sum(by_one_call) >= 0.99 * delivered, f"{sum(by_one_call)} of {delivered} messages"
+        assert len(by_one_call) <= calls * 1.3, f"{len(by_one_call)} passes for {calls} calls"
+        two.close()
+
+    run(body)
+
+
+@pytest.mark.parametrize("part", range(4))
+def test_pulls_from_any_log_have_the_same_answers(tmp_path: Path, stub: socket.socket, part: int) -> None:
+    play_all(tmp_path, part, PULLS, lambda work, rng: pulled(work, stub, rng))
+
+
+def pulled(work: Path, stub: socket.socket, rng: random.Random) -> int:
+    """Pull from a generated log; return how many calls it were."""
+    history = History(work, stub, rng)
+    two = history.two
+    history.begin()
+    history.window()
+    sizes, most = rng.choice(
+        [
+            ((1,), 2500),
+            ((0, 1, 55, 56, 64, 100), 300),
+            ((1024,), 300),
+            ((1, 3000, 70_000), 100),
+            ((600_000,), 12),
+        ]
+    )
+    count = rng.randrange(1, most)
+    odd_share, damaged_share, gap_share = (rng.choice([0.0, 0.0, 0.02, 0.2]) for _ in range(3))
+    tagged = TAGGED[:: rng.choice([1, 1, -1])][: rng.choice([1, 2, 4])]
+    for _ in range(count):
+        odd = rng.random() < odd_share
+        draft = odd_draft(rng, "one", TEXTS if odd else tagged, sizes)
+        gap = odd_draft(rng, "many", sizes=(10, 5000)) if rng.random() < gap_share else None
+        damaged = rng.random() < damaged_share / 4
+        for side in two.sides:
+            append_odd(side, draft, damaged=damaged)
+            if gap is not None:
+                append_odd(side, gap, damaged=False)
+    low, high = two.python.store.queue_range("one", 0)
+    for offset in range(low, high):
+        if rng.random() < damaged_share / 4:
+            ((place, size, code),) = two.python.store.queue_units("one", 0, offset, 1)
+            entry = rng.choice([
+                (0, FILLER_SIZE, 0), (0, 0, 0), (place + 1, size, code), (place, size + 1, code),
+                (place, size - 1, code), (1 << 40, size, code), (-1, size, code), (place, -1, code),
+                (place, size, code + 1), (place, size, code + (1 << 32)), (place, 1 << 30, code),
+            ])  # fmt: skip
+            for side in two.sides:
+                overwrite_entry(side, offset, entry)
+    filters = (
+        *FILTERS, (v2.TAG, "a"), (v2.TAG, "Aa"), (v2.TAG, "BB || b"), (v2.TAG, "none"),
+        (v2.TAG, "||".join(map(str, range(40))) + "||a"),
+    )  # fmt: skip
+    calls = rng.randrange(20, 60)
+    for _ in range(calls):
+        offset = rng.choice([low, rng.randrange(low, high + 2)])
+        fields = some_filter(rng, filters) | {"message_queue": v2.MessageQueue(id=0)}
+        two.feed(history.pull("g", "one", offset, rng.choice([1, 2, 8, 32, 32, 100]), **fields))
+    history.check()
+    two.close()
+    return calls
+
+
+def overwrite_entry(side: Side, offset: int, entry: tuple[int, int, int]) -> None:
+    """Damage an entry of queue 0 of the topic `one`."""
+    queue = side.store.queues.by_key["one", 0]
+    per_file = queue.file_size // UNIT_SIZE
+    first = offset - offset % per_file
+    fd = os.open(queue.path_of(first * UNIT_SIZE), os.O_WRONLY)
+    try:
+        os.pwrite(fd, UNIT.pack(*entry), (offset - first) * UNIT_SIZE)
+    finally:
+        os.close(fd)
 
 
 @pytest.mark.parametrize("state", ["full", "closed"])

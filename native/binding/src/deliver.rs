@@ -2,7 +2,8 @@
 
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList};
-use whimbrel_core::deliver::{Responses, Words, pairs, plain};
+use whimbrel_core::deliver::{Message, Words, pairs, plain, put_responses};
+use whimbrel_core::pull::{Budget, Pull, Tags};
 use whimbrel_core::record::{Next, next};
 
 use crate::calls::wanted;
@@ -49,6 +50,8 @@ pub struct Deliveries {
     words: Words,
 }
 
+/// Entries, messages, bytes of their records, where the last one stands, responses.
+type Pulled<'py> = (usize, usize, i64, i64, Bound<'py, PyBytes>);
 type Unit<'py> = (i64, i64, Bound<'py, PyAny>);
 type Wanted<'py> = (Bound<'py, PlainRecord>, Bound<'py, pyo3::types::PyString>, u64);
 
@@ -62,7 +65,8 @@ impl Deliveries {
         let (hidden, rare): (Vec<Vec<u8>>, Vec<Vec<u8>>) =
             (wanted(values, "hidden")?, wanted(values, "rare")?);
         let (hidden, rare) = (hidden.into_iter().collect(), rare.into_iter().collect());
-        Ok(Self { words: Words { hidden, rare, time_max_ms: wanted(values, "time_max_ms")? } })
+        let (time_max_ms, attempt_max) = (wanted(values, "time_max_ms")?, wanted(values, "attempt_max")?);
+        Ok(Self { words: Words { hidden, rare, time_max_ms, attempt_max } })
     }
 
     fn records<'py>(
@@ -104,16 +108,43 @@ impl Deliveries {
         namespace: &str,
     ) -> PyResult<Bound<'py, PyBytes>> {
         let size = messages.iter().map(|(one, ..)| one.get().end - one.get().begin + 512).sum();
-        let (mut out, mut responses) = (Vec::with_capacity(size), Responses::default());
-        for (one, handle, attempt) in &messages {
-            let (one, handle) = (one.get(), handle.to_cow()?);
-            let bytes = one.bytes(py);
-            let done = guarded(|| {
-                let Next::Record(record) = next(bytes) else { return None };
-                responses.put(&record, namespace, &handle, *attempt, &self.words, &mut out)
-            })?;
-            done.ok_or_else(|| pyo3::exceptions::PyValueError::new_err("a record is not plain"))?;
-        }
+        let handles = messages.iter().map(|(_, handle, _)| handle.to_cow()).collect::<PyResult<Vec<_>>>()?;
+        let mut out = Vec::with_capacity(size);
+        let done = guarded(|| {
+            let mut found = Vec::with_capacity(messages.len());
+            for ((one, _, attempt), handle) in messages.iter().zip(&handles) {
+                let Next::Record(record) = next(one.get().bytes(py)) else { return None };
+                found.push(Message { record, handle, attempt: *attempt });
+            }
+            put_responses(&found, namespace, &self.words, &mut out)
+        })?;
+        done.ok_or_else(|| pyo3::exceptions::PyValueError::new_err("a record is not plain"))?;
         Ok(PyBytes::new(py, &out))
+    }
+
+    #[allow(clippy::needless_pass_by_value)] // as Python calls it
+    fn pull<'py>(
+        &self,
+        py: Python<'py>,
+        units: &[u8],
+        budget: (usize, i64, i64),
+        tags: Option<(Vec<u32>, Vec<Vec<u8>>)>,
+        namespace: &str,
+        read: Bound<'py, PyAny>,
+    ) -> PyResult<Pulled<'py>> {
+        let (room, first_max, bytes_left) = budget;
+        let tags = tags.map(|(codes, texts)| Tags { codes, texts });
+        let mut pull = guarded(|| Pull::new(units, &Budget { room, first_max, bytes_left }, tags))?;
+        let mut pieces: Vec<Bound<'py, PyBytes>> = vec![];
+        while let Some(range) = pull.next_read() {
+            let piece = read.call1(range)?.cast_into::<PyBytes>()?;
+            guarded(|| pull.take(piece.as_bytes(), &self.words))?;
+            pieces.push(piece);
+        }
+        let mut out = vec![];
+        let pieces: Vec<&[u8]> = pieces.iter().map(PyBytesMethods::as_bytes).collect();
+        let done = guarded(|| pull.finish(&pieces, namespace, &self.words, &mut out))?;
+        let count = done.ok_or_else(|| pyo3::exceptions::PyValueError::new_err("a record is not plain"))?;
+        Ok((pull.entries, count, pull.bytes, pull.last_place, PyBytes::new(py, &out)))
     }
 }

@@ -4,27 +4,50 @@
 //! writes. A record is plain if it is whole, its body is as its CRC says, all its text is UTF-8, no property comes twice,
 //! and none makes of it more than an ordinary message (`Words::rare`). Sealed records are not plain.
 
-use std::collections::HashSet;
 use std::fmt::Write;
 
-use md5::{Digest, Md5};
-
+use crate::digest::digests;
 use crate::proto::{put_varint, varint_len};
 use crate::record::{Next, Record, next};
 
 const COMPRESSED: i32 = 1;
+const FEW: usize = 16; // names that are compared with each other
 const CRC_MASK: u32 = 0x7fff_ffff;
 const SEAL_SIZE: usize = 20; // `__CRC32#`, 0x01, ten digits and 0x02 at the end of the properties; see `seal` in codec.py
 const DIGEST: &[u8] = b"\x22\x24\x08\x02\x12\x20"; // head of the field: 36 bytes, type MD5, 32 digits
 
+/// Names of properties; few have the same length.
+pub struct Names {
+    by_length: Vec<Vec<Vec<u8>>>,
+}
+
+impl Names {
+    pub fn contains(&self, name: &[u8]) -> bool {
+        self.by_length.get(name.len()).is_some_and(|alike| alike.iter().any(|one| one == name))
+    }
+}
+
+impl FromIterator<Vec<u8>> for Names {
+    fn from_iter<T: IntoIterator<Item = Vec<u8>>>(names: T) -> Self {
+        let mut by_length: Vec<Vec<Vec<u8>>> = vec![];
+        for name in names {
+            by_length.resize(by_length.len().max(name.len() + 1), vec![]);
+            by_length[name.len()].push(name);
+        }
+        Self { by_length }
+    }
+}
+
 /// The properties that are not a user's.
 pub struct Words {
     /// Names that consumers do not get.
-    pub hidden: HashSet<Vec<u8>>,
+    pub hidden: Names,
     /// Names of which one is enough to make a message more than a plain one.
-    pub rare: HashSet<Vec<u8>>,
+    pub rare: Names,
     /// The latest time that there is.
     pub time_max_ms: i64,
+    /// The greatest number of a delivery.
+    pub attempt_max: u64,
 }
 
 /// The pairs of a property text that count: those with a name and a value.
@@ -36,11 +59,27 @@ pub fn pairs(properties: &[u8]) -> impl Iterator<Item = (&[u8], &[u8])> {
     })
 }
 
-/// Whether all names differ.
-fn differ(properties: &[u8]) -> bool {
+/// Whether all names differ, and none is rare.
+fn ordinary(properties: &[u8], words: &Words) -> bool {
+    let (mut few, mut count): ([&[u8]; FEW], _) = ([b""; FEW], 0);
+    for (name, _) in pairs(properties) {
+        if words.rare.contains(name) || few[..count].contains(&name) {
+            return false;
+        }
+        if count == FEW {
+            return many_ordinary(properties, words);
+        }
+        few[count] = name;
+        count += 1;
+    }
+    true
+}
+
+/// `ordinary` for any number of names: sorting costs more than comparing a few.
+fn many_ordinary(properties: &[u8], words: &Words) -> bool {
     let mut names: Vec<&[u8]> = pairs(properties).map(|(name, _)| name).collect();
     names.sort_unstable();
-    names.windows(2).all(|two| two[0] != two[1])
+    names.windows(2).all(|two| two[0] != two[1]) && !names.iter().any(|name| words.rare.contains(name))
 }
 
 /// The record that `bytes` are, all of them, where it stands at `place` of the log and is plain.
@@ -64,8 +103,26 @@ pub fn plain<'a>(bytes: &'a [u8], place: i64, words: &Words) -> Option<Record<'a
         return None;
     }
     let text = std::str::from_utf8(record.topic).and_then(|_| std::str::from_utf8(record.properties));
-    let rare = pairs(record.properties).any(|(name, _)| words.rare.contains(name));
-    (text.is_ok() && !rare && differ(record.properties)).then_some(record)
+    (text.is_ok() && ordinary(record.properties, words)).then_some(record)
+}
+
+/// A host as text; most messages have that of the one before.
+#[derive(Default)]
+struct Host {
+    host: Vec<u8>,
+    text: String,
+}
+
+impl Host {
+    /// The text of a host; `port` is the same each time.
+    fn text(&mut self, host: &[u8], port: bool) -> &str {
+        if self.host != host {
+            put_host(&mut self.text, host, port);
+            self.host.clear();
+            self.host.extend_from_slice(host);
+        }
+        &self.text
+    }
 }
 
 /// A host as text, as Java writes it; `port` with its port.
@@ -88,9 +145,8 @@ fn put_host(out: &mut String, host: &[u8], port: bool) {
 
 /// Append digits of bytes.
 fn put_hex(out: &mut Vec<u8>, bytes: &[u8]) {
-    for byte in bytes {
-        out.extend([byte >> 4, byte & 15].map(|digit| b"0123456789ABCDEF"[usize::from(digit)]));
-    }
+    let digit = |digit: u8| b"0123456789ABCDEF"[usize::from(digit)];
+    out.extend(bytes.iter().flat_map(|byte| [digit(byte >> 4), digit(byte & 15)]));
 }
 
 /// Append a field that is bytes behind their length.
@@ -114,27 +170,53 @@ fn put_time(out: &mut Vec<u8>, tag: u8, at_ms: i64, words: &Words) {
     }
 }
 
+/// A record that becomes the message of a response.
+pub struct Message<'a> {
+    pub record: Record<'a>,
+    /// The receipt handle; empty for none.
+    pub handle: &'a str,
+    /// The number of the delivery.
+    pub attempt: u64,
+}
+
+/// Append responses with messages, each behind gRPC's prefix; `None`: one is too large for that.
+pub fn put_responses(
+    messages: &[Message<'_>],
+    namespace: &str,
+    words: &Words,
+    out: &mut Vec<u8>,
+) -> Option<()> {
+    let bodies: Vec<&[u8]> = messages.iter().map(|message| message.record.body).collect();
+    let (mut found, mut responses) = (Vec::with_capacity(bodies.len()), Responses::default());
+    digests(&bodies, &mut found);
+    for (message, digest) in messages.iter().zip(&found) {
+        responses.put(message, digest, namespace, words, out)?;
+    }
+    Some(())
+}
+
 /// Makes responses; it keeps its buffers.
 #[derive(Default)]
-pub struct Responses {
+struct Responses {
     system: Vec<u8>,
     users: Vec<u8>,
     pair: Vec<u8>,
-    text: String,
+    born: Host,
+    store: Host,
 }
 
 impl Responses {
-    /// Append the response with a message, behind gRPC's prefix; `handle` is empty for none.
-    pub fn put(
+    /// Append the response with a message, behind gRPC's prefix; `digest` is that of its body.
+    fn put(
         &mut self,
-        record: &Record<'_>,
+        message: &Message<'_>,
+        digest: &[u8],
         namespace: &str,
-        handle: &str,
-        attempt: u64,
         words: &Words,
         out: &mut Vec<u8>,
     ) -> Option<()> {
-        self.fill(record, handle, attempt, words);
+        self.fill(message, digest, words);
+        let record = &message.record;
         let resource = |size: usize| if size == 0 { 0 } else { 1 + varint_len(size as u64) + size };
         let topic = resource(namespace.len()) + resource(record.topic.len());
         let (system, body) = (self.system.len(), record.body.len());
@@ -166,8 +248,9 @@ impl Responses {
     }
 
     /// Make the properties of a message, the user's and the system's.
-    fn fill(&mut self, record: &Record<'_>, handle: &str, attempt: u64, words: &Words) {
-        let Self { system, users, pair, text } = self;
+    fn fill(&mut self, message: &Message<'_>, digest: &[u8], words: &Words) {
+        let Message { record, handle, attempt } = message;
+        let Self { system, users, pair, born, store } = self;
         system.clear();
         users.clear();
         let (mut id, mut host, mut trace, mut keys): (&[u8], &[u8], &[u8], &[u8]) = (b"", b"", b"", b"");
@@ -198,18 +281,16 @@ impl Responses {
         }
         put_field(system, b"\x1a", id);
         system.extend_from_slice(DIGEST);
-        put_hex(system, &Md5::digest(record.body));
+        put_hex(system, digest);
         let encoding = if record.sys_flag & COMPRESSED == 0 { 1 } else { 2 };
         system.extend([0x28, encoding, 0x30, 1]);
         put_time(system, 0x3a, record.born_time_ms, words);
         if host.is_empty() {
-            put_host(text, record.born_host, false);
-            host = text.as_bytes();
+            host = born.text(record.born_host, false).as_bytes();
         }
         put_field(system, b"\x42", host);
         put_time(system, 0x4a, record.store_time_ms, words);
-        put_host(text, record.store_host, true);
-        put_field(system, b"\x52", text.as_bytes());
+        put_field(system, b"\x52", store.text(record.store_host, true).as_bytes());
         if !handle.is_empty() {
             put_field(system, b"\x62", handle.as_bytes());
         }
@@ -220,7 +301,7 @@ impl Responses {
         system.push(0x70);
         put_varint(system, record.queue_offset as u64);
         system.extend(b"\x80\x01");
-        put_varint(system, attempt);
+        put_varint(system, *attempt);
         if !trace.is_empty() {
             put_field(system, b"\x92\x01", trace);
         }
@@ -234,9 +315,10 @@ mod tests {
 
     fn words() -> Words {
         Words {
-            hidden: [b"CLUSTER".to_vec()].into(),
-            rare: [b"__SHARDINGKEY".to_vec()].into(),
+            hidden: Names::from_iter([b"CLUSTER".to_vec()]),
+            rare: Names::from_iter([b"__SHARDINGKEY".to_vec()]),
             time_max_ms: 1 << 50,
+            attempt_max: 1 << 30,
         }
     }
     /// A record whose body has its CRC.
@@ -252,9 +334,9 @@ mod tests {
     #[test]
     fn a_message_has_its_fields_and_the_size_that_its_prefix_says() {
         let bytes = sound(b"a\x011\x02UNIQ_KEY\x01id\x02KEYS\x01k  l\x02TAGS\x01t\x02CLUSTER\x01c\x02");
-        let found = plain(&bytes, 40, &words()).unwrap();
+        let record = plain(&bytes, 40, &words()).unwrap();
         let mut out = vec![];
-        Responses::default().put(&found, "", "handle", 300, &words(), &mut out).unwrap();
+        put_responses(&[Message { record, handle: "handle", attempt: 300 }], "", &words(), &mut out).unwrap();
         assert_eq!(out[..5], [&[0][..], &(out.len() as u32 - 5).to_be_bytes()].concat());
         for part in [
             &b"\x0a\x07\x12\x05topic\x12\x06\x0a\x01a\x12\x011\x1a"[..],
@@ -268,10 +350,14 @@ mod tests {
     #[test]
     fn what_is_unusual_is_not_plain() {
         assert!(is_plain(&sound(b"a\x011\x02b\x01\x02c\x02\x01d\x02")));
+        let many = (b'a'..=b'z').flat_map(|name| [name, 1, b'v', 2]).collect::<Vec<_>>();
+        assert!(is_plain(&sound(&many)));
         assert!(!is_plain(&record(b"topic", (3, 7), 40, 0, b"")), "another CRC");
         assert!(plain(&sound(b""), 41, &words()).is_none(), "another place");
         for properties in [
             &b"a\x011\x02a\x012"[..],
+            &[&many[..], b"a\x011\x02"].concat(),
+            &[&many[..], b"__SHARDINGKEY\x01g\x02"].concat(),
             b"__SHARDINGKEY\x01g\x02",
             b"a\x01\xff\x02",
             b"a\x01b\x02__CRC32#\x010123456789\x02",
@@ -302,8 +388,9 @@ mod tests {
             for bit in 0..8 {
                 let mut wrong = bytes.clone();
                 wrong[at] ^= 1 << bit;
-                if let Some(found) = plain(&wrong, 40, &words()) {
-                    Responses::default().put(&found, "n", "h", 1, &words(), &mut vec![]).unwrap();
+                if let Some(record) = plain(&wrong, 40, &words()) {
+                    let message = Message { record, handle: "h", attempt: 1 };
+                    put_responses(&[message], "n", &words(), &mut vec![]).unwrap();
                 }
             }
         }

@@ -11,7 +11,7 @@
 //! hash      Java's hash of a text, and that of a key in the index
 //! calls     bytes of a connection -> calls of one method, and frames of their answers; hpack: their header blocks
 //! send      a request's messages (proto) -> records, entries and keys; pass: one read of a connection
-//! deliver   records of the log -> messages for consumers; ack: acknowledgements -> what is done, and their answers
+//! deliver   records of the log -> messages for consumers, with digests of their bodies; pull: all of a pull's; ack: acknowledgements -> what is done, and their answers
 //! replica   what the loops of both replicators do next
 //! ```
 #![forbid(unsafe_code)]
@@ -19,12 +19,14 @@
 pub mod ack;
 pub mod calls;
 pub mod deliver;
+pub mod digest;
 pub mod dispatch;
 pub mod hash;
 pub mod hpack;
 pub mod index;
 pub mod pass;
 pub mod proto;
+pub mod pull;
 pub mod record;
 pub mod replica;
 pub mod send;

@@ -1,12 +1,12 @@
 //! Any bytes as a piece of the log: queue entries, keys, an index file, and messages for consumers.
 //!
-//! The CRC of the first body is put right, else no change would be seen as plain.
+//! The CRC of the first body is put right, else no change would be seen as plain. A pull gets the entries that dispatch
+//! makes of the log, and then the log itself as entries.
 #![no_main]
 
-use std::collections::HashSet;
-
 use libfuzzer_sys::fuzz_target;
-use whimbrel_core::deliver::{Responses, Words, plain};
+use whimbrel_core::deliver::{Message, Names, Words, plain, put_responses};
+use whimbrel_core::pull::{Budget, Pull};
 use whimbrel_core::record::{Next, next};
 use whimbrel_core::{dispatch, index};
 
@@ -29,17 +29,37 @@ fuzz_target!(|data: &[u8]| {
         _ => return,
     };
     let words = Words {
-        hidden: HashSet::from([b"CLUSTER".to_vec()]),
-        rare: HashSet::from([b"__SHARDINGKEY".to_vec()]),
+        hidden: Names::from_iter([b"CLUSTER".to_vec()]),
+        rare: Names::from_iter([b"__SHARDINGKEY".to_vec()]),
         time_max_ms: 253_402_300_799_999,
+        attempt_max: 1 << 30,
     };
     if let Some(record) = plain(&data[..size], place, &words) {
         let mut out = vec![];
-        Responses::default().put(&record, "n", "W1:handle", 3, &words, &mut out).expect("a message");
+        let message = Message { record, handle: "W1:handle", attempt: 3 };
+        put_responses(&[message], "n", &words, &mut out).expect("a message");
         let length = u32::from_be_bytes([out[1], out[2], out[3], out[4]]);
         assert_eq!(out.len(), 5 + length as usize);
     }
+    for run in dispatch::entries(&data, 0).runs {
+        pull(&data, &run.entries, &words);
+    }
+    pull(&data, &data, &words);
 });
+
+/// Pull from a log.
+fn pull(data: &[u8], units: &[u8], words: &Words) {
+    let budget = Budget { room: 32, first_max: i64::MAX, bytes_left: 1 << 22 };
+    let (mut pull, mut pieces, mut out) = (Pull::new(units, &budget, None), vec![], vec![]);
+    while let Some((begin, size)) = pull.next_read() {
+        let end = begin.saturating_add(size).min(data.len() as i64);
+        let piece = data.get(begin as usize..end as usize).unwrap_or_default();
+        pull.take(piece, words);
+        pieces.push(piece);
+    }
+    let count = pull.finish(&pieces, "n", words, &mut out).expect("messages");
+    assert!(count <= pull.entries && pull.entries * 20 <= units.len());
+}
 
 fn crc32(bytes: &[u8]) -> u32 {
     let byte = |crc: u32, byte: &u8| {

@@ -5,6 +5,7 @@ Bounds of one module alone stand in that module.
 
 __all__ = [
     "ACK_ENTRIES_MAX",
+    "ATTEMPT_MAX",
     "AUTO_QUEUES",
     "BODY_BYTES_MAX",
     "BULK_RESPONSE_BYTES_MAX",
@@ -63,6 +64,7 @@ TIME_MS_MAX = 253_402_300_799_999
 
 # Receive
 RECEIVE_BATCH_MAX = 32  # the SDKs never ask for more; RocketMQ's broker has the same bound
+ATTEMPT_MAX = 1 << 30  # of a message's deliveries; SDKs read a signed number of 32 bits
 ACK_ENTRIES_MAX = 1024  # in a request; SDKs acknowledge one message, or the 32 of a receive
 INVISIBLE_MS_MIN = 10_000  # receive without renewal; RocketMQ's minimum
 INVISIBLE_MS_MAX = 12 * 3600 * 1000

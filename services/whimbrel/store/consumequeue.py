@@ -394,28 +394,27 @@ class ConsumeQueue:
 
     def units(self, offset: int, count: int) -> list[Unit]:
         """Return up to `count` entries from a number on, as (physical offset, size, tags code)."""
+        found = list(UNIT.iter_unpack(self.near_units(offset, count)))
         count = min(count, self.max - offset)
-        if count <= 0 or offset < 0:
-            return []
-        if self.mapped is not None and offset >= self.base:
-            position = (offset - self.base) * UNIT_SIZE
-            return list(UNIT.iter_unpack(self.mapped[position : position + count * UNIT_SIZE]))
-        found: list[Unit] = []
-        while count:
-            part = self.stored(offset, count)
+        while found and len(found) < count:
+            part = self.near_units(offset + len(found), count - len(found))
             if not part:
                 break
-            found += part
-            offset += len(part)
-            count -= len(part)
+            found += UNIT.iter_unpack(part)
         return found
 
-    def stored(self, offset: int, count: int) -> list[Unit]:
-        """Read entries from one file."""
-        return list(UNIT.iter_unpack(self.packed(offset, count)))
+    def near_units(self, offset: int, count: int) -> bytes:
+        """Return entries from a number on, packed: up to `count`, fewer at the end of a file."""
+        count = min(count, self.max - offset)
+        if count <= 0 or offset < 0:
+            return b""
+        if self.mapped is not None and offset >= self.base:
+            position = (offset - self.base) * UNIT_SIZE
+            return self.mapped[position : position + count * UNIT_SIZE]
+        return self.packed(offset, count)
 
     def packed_units(self, offset: int, count: int) -> bytes:
-        """Return entries from a number on, packed: up to `count`, fewer at the end of a file.
+        """Return what `near_units` does, for bulk reads.
 
         They are read with `pread` from the mapped file, too: bulk reads must not become resident memory.
         """

@@ -2,6 +2,7 @@
 
     queue entries ──► `read`: records, read and checked by the lane    those that are not plain are left out
     records       ──► `responses`: gRPC responses, one behind the other
+    queue entries ──► `pull`: the responses to a pull at once, up to the first record that is not plain
 
 A record that the lane has read is a `LaneMessage`: a `StoredMessage` that is decoded when somebody asks for
 a field that it does not have yet. Most never are: planning asks for a message's size and place, a filter for
@@ -10,20 +11,37 @@ its properties.
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields
-from typing import Any
+from typing import Any, NamedTuple
 
 from whimbrel.errors import CorruptRecord, IllegalOffset
 from whimbrel.model.delivered import HIDDEN, RARE
-from whimbrel.model.limits import TIME_MS_MAX
+from whimbrel.model.limits import ATTEMPT_MAX, TIME_MS_MAX
 from whimbrel.store.codec import RECORD_BYTES_MIN, StoredMessage, decode_record
 from whimbrel.store.consumequeue import Unit
 from whimbrel.store.lane_passes import LanePasses
 
-__all__ = ["LaneMessage", "LaneMessages"]
+__all__ = ["LaneMessage", "LaneMessages", "PackedMessages"]
 
 READ_BYTES_MAX = 1 << 20  # of the log at once; a record may have more, and is read alone
 # All but what is made of another one.
 FIELDS = tuple(field.name for field in fields(StoredMessage) if field.init)
+
+
+class PackedMessages(NamedTuple):
+    """What the lane has made of some entries of a queue.
+
+    Attributes:
+        entries: how many there were, with those that do not match.
+        messages: how many of them match. size: bytes of their records.
+        last_place: physical offset of the last message; -1 without any.
+        framed: a response with each, behind gRPC's prefix.
+    """
+
+    entries: int
+    messages: int
+    size: int
+    last_place: int
+    framed: bytes
 
 
 class LaneMessage(StoredMessage):
@@ -76,6 +94,7 @@ class LaneMessages:
                 hidden=[name.encode() for name in HIDDEN],
                 rare=[name.encode() for name in RARE],
                 time_max_ms=TIME_MS_MAX,
+                attempt_max=ATTEMPT_MAX,
             )
         return self.native
 
@@ -87,10 +106,7 @@ class LaneMessages:
         found: list[Any] = []
         for group in neighbours(units):
             begin, (last, size, _) = group[0][0], group[-1]
-            try:
-                data = self.read_range(begin, last + size - begin) if size >= RECORD_BYTES_MIN else b""
-            except (IllegalOffset, CorruptRecord):
-                data = b""
+            data = self.piece(begin, last + size - begin) if size >= RECORD_BYTES_MIN else b""
             count = len(found) + len(group)
             self.passes.run(deliveries.records, data, begin, group, found)
             if len(found) < count:
@@ -106,6 +122,38 @@ class LaneMessages:
             message.reconsume_times = record.reconsume_times
             messages.append(message)
         return messages
+
+    def piece(self, place: int, size: int) -> bytes:
+        """Return bytes of the log, fewer at the end of a file, none where it does not have all of them."""
+        try:
+            return self.read_range(place, size)
+        except (IllegalOffset, CorruptRecord):
+            return b""
+
+    def pull(
+        self,
+        units: bytes,
+        budget: tuple[int, int, int],
+        tags: tuple[list[int], list[bytes]] | None,
+        namespace: str,
+    ) -> PackedMessages | None:
+        """Return the responses to a pull, up to the first record that is not plain; None without the lane.
+
+        Args:
+            units: entries of a queue, packed.
+            budget: messages that fit, the size in bytes up to which the next one does, bytes of all records.
+            tags: which are wanted: the low 32 bits of their codes, and the texts. None: all messages are.
+            namespace: of the topic, as it was asked for.
+        """
+        deliveries = self.deliveries()
+        if deliveries is None:
+            return None
+        done = self.passes.run(deliveries.pull, units, budget, tags, namespace, self.piece)
+        if done is None:
+            return None
+        packed = PackedMessages(*done)
+        self.passes.lane.delivered += packed.messages
+        return packed
 
     def responses(self, wanted: Sequence[tuple[Any, str, int]], namespace: str) -> bytes | None:
         """Return the responses to a receive or a pull, each behind gRPC's prefix; None without the lane.

@@ -29,7 +29,7 @@ from whimbrel.store.consumequeue import ConsumeQueue, Unit
 from whimbrel.store.dispatch import Arrival, Dispatcher
 from whimbrel.store.index import Index
 from whimbrel.store.indexer import Indexer
-from whimbrel.store.lane_messages import LaneMessages
+from whimbrel.store.lane_messages import LaneMessages, PackedMessages
 from whimbrel.store.lane_passes import LanePasses
 from whimbrel.store.mapped_queues import MappedQueues
 from whimbrel.store.mark_writer import MarkWriter
@@ -355,6 +355,26 @@ class MessageStore(abc.ABC):
     def read_plain(self, units: Sequence[Unit]) -> list[StoredMessage | None]:
         """Return the messages of queue entries, None for those that are to be read one by one; [] for all."""
         return self.lane_messages.read(units)
+
+    def pull_plain(
+        self,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        count: int,
+        budget: tuple[int, int, int],
+        tags: tuple[list[int], list[bytes]] | None,
+        namespace: str,
+    ) -> PackedMessages | None:
+        """Return what the lane makes of up to `count` messages of a queue from an offset on, for a pull.
+
+        The other arguments are those of `LaneMessages.pull`. None: there is no lane, or no entry.
+        """
+        queue = self.queues.by_key.get((topic, queue_id))
+        if queue is None or not self.passes.lane.active:
+            return None
+        units = queue.near_units(offset, count)
+        return self.lane_messages.pull(units, budget, tags, namespace) if units else None
 
     def offset_by_time(self, topic: str, queue_id: int, timestamp_ms: int) -> int:
         """Return the first offset whose record was stored at or after a time, else the queue's end.

@@ -25,7 +25,7 @@ from typing import Any, Final
 
 from whimbrel.broker.api.response_bytes import OK_FIELD, OK_FIELD_3
 from whimbrel.broker.consume.lane_acks import LaneAcks
-from whimbrel.broker.consume.lease_codec import ATTEMPT_MAX, OFFSET_MAX, QUEUE_ID_MAX
+from whimbrel.broker.consume.lease_codec import OFFSET_MAX, QUEUE_ID_MAX
 from whimbrel.broker.consume.receipts import RECEIPT_CHARS_MAX, handle_begin
 from whimbrel.broker.produce.admission import Admission, born_host_of
 from whimbrel.broker.produce.appender import WAITING_BYTES_MAX, WAITING_MAX, Appender
@@ -34,6 +34,7 @@ from whimbrel.deferred import Deferred
 from whimbrel.errors import WhimbrelError
 from whimbrel.model.limits import (
     ACK_ENTRIES_MAX,
+    ATTEMPT_MAX,
     BODY_BYTES_MAX,
     PROPERTIES_COUNT_MAX,
     PROPERTY_BYTES_MAX,

@@ -18,7 +18,6 @@ from typing import Any
 
 from whimbrel.broker.api.message_codec import delivered
 from whimbrel.broker.consume.group_consumption import GroupConsumption
-from whimbrel.broker.consume.lease_codec import ATTEMPT_MAX
 from whimbrel.broker.produce.appender import RecordAppender
 from whimbrel.broker.produce.placement import queue_of_group
 from whimbrel.broker.produce.replay import ReplayedMessage, Searches, Source, draft_of
@@ -37,7 +36,7 @@ from whimbrel.errors import (
     WhimbrelError,
 )
 from whimbrel.model.dead_letter import LETTER_PROPERTIES, cause_of, origin_of
-from whimbrel.model.limits import DEAD_LETTERS_MAX, GROUP_CHARS_MAX
+from whimbrel.model.limits import ATTEMPT_MAX, DEAD_LETTERS_MAX, GROUP_CHARS_MAX
 from whimbrel.model.names import DEAD_LETTER_PREFIX, SETTLED_PREFIX, check_group
 from whimbrel.model.properties import PRIORITY, REPLAYED_FROM, SHARDING_KEY
 from whimbrel.model.topic import GroupConfig, TopicConfig

@@ -22,7 +22,7 @@ from whimbrel.broker.api.message_codec import delivered, timestamp
 from whimbrel.broker.api.response_bytes import ack_answer, message_frame
 from whimbrel.broker.consume.filters import Filter, compile_filter
 from whimbrel.broker.consume.group_consumption import GroupConsumption
-from whimbrel.broker.consume.lease_codec import ATTEMPT_ID_BYTES_MAX, ATTEMPT_MAX
+from whimbrel.broker.consume.lease_codec import ATTEMPT_ID_BYTES_MAX
 from whimbrel.broker.consume.long_polls import POLLS_MAX, poll_time_ms
 from whimbrel.broker.consume.plan import Delivered, ReceiveRequest
 from whimbrel.broker.consume.pull import Pulled, PullRequest
@@ -37,7 +37,7 @@ from whimbrel.errors import (
     TopicNotFound,
     WhimbrelError,
 )
-from whimbrel.model.limits import ACK_ENTRIES_MAX, AUTO_QUEUES, RECEIVE_BATCH_MAX
+from whimbrel.model.limits import ACK_ENTRIES_MAX, ATTEMPT_MAX, AUTO_QUEUES, RECEIVE_BATCH_MAX
 from whimbrel.model.names import check_group, check_invisible_ms, check_topic
 from whimbrel.model.topic import GroupConfig, MessageType, TopicConfig
 from whimbrel.model.wire import CLIENT_ID_HEADER, SUGGESTION_TRAILER
@@ -295,23 +295,27 @@ class ReceiveService:
         check_group(request.group.name)
         wanted = filter_of(request.filter_expression)
         group = self.group(request.group.name)
+        namespace = namespace_of(call, request.message_queue.topic)
         selection = PullRequest(
             topic=topic.name,
             queue_id=queue_id,
             offset=request.offset,
             batch=max(1, min(request.batch_size, RECEIVE_BATCH_MAX)),
             filter=wanted,
+            namespace=None if self.lane_messages is None else namespace,
         )
-        namespace = namespace_of(call, request.message_queue.topic)
 
         def reply(pulled: Pulled) -> list[Any]:
-            found = pulled.messages
-            if found and self.on_delivered is not None:
-                self.on_delivered(topic.name, group.name, len(found), sum(one.size for one in found))
-            last = found[-1].physical_offset if found else None
+            packed, found = pulled.packed, pulled.messages
+            if pulled.found and self.on_delivered is not None:
+                count = sum(part.messages for part in packed) + len(found)
+                size = sum(part.size for part in packed) + sum(one.size for one in found)
+                self.on_delivered(topic.name, group.name, count, size)
+            last = found[-1].physical_offset if found else packed[-1].last_place if packed else None
             call.trailers.append((SUGGESTION_TRAILER, str(self.splitting.suggest(group, last))))
             response = messaging.PullMessageResponse
             frames: list[Any] = [response(status=OK)]
+            frames += [EncodedMany(part.framed) for part in packed]
             attempts = [(message, "", attempt_of(message)) for message in found]
             frames += self.with_messages(response, attempts, namespace)
             frames.append(response(next_offset=pulled.next_offset))

@@ -53,9 +53,10 @@ class TagFilter:
 
     Attributes:
         tags: the wanted tags, and codes: the low 32 bits of their hashes; both None when all messages match.
+        codes_and_texts: both of them as lists, for the lane; empty when all messages match.
     """
 
-    __slots__ = ("admits_all", "codes", "expression", "tags")
+    __slots__ = ("admits_all", "codes", "codes_and_texts", "expression", "tags")
 
     weight = 1
 
@@ -63,6 +64,7 @@ class TagFilter:
         self.expression = expression
         self.tags = tags
         self.codes = None if tags is None else frozenset(java_hash(tag) & 0xFFFFFFFF for tag in tags)
+        self.codes_and_texts = sorted(self.codes or ()), sorted(tag.encode() for tag in tags or ())
         self.admits_all = tags is None
 
     def admits_code(self, code: int) -> bool:

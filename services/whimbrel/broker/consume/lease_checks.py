@@ -29,14 +29,13 @@ import logging
 from collections.abc import Callable
 
 from whimbrel.broker.consume.lease_codec import (
-    ATTEMPT_MAX,
     LEASE_COUNT_MAX,
     OFFSET_MAX,
     QUEUE_ID_MAX,
     LeaseEntry,
 )
 from whimbrel.broker.consume.rare_warning import RareWarning
-from whimbrel.model.limits import INVISIBLE_MS_MAX
+from whimbrel.model.limits import ATTEMPT_MAX, INVISIBLE_MS_MAX
 from whimbrel.model.names import CONTROL
 
 __all__ = [

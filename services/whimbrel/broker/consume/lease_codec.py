@@ -33,7 +33,6 @@ from whimbrel.errors import CorruptRecord
 
 __all__ = [
     "ATTEMPT_ID_BYTES_MAX",
-    "ATTEMPT_MAX",
     "CLIENT_BYTES_MAX",
     "LEASE_COUNT_MAX",
     "OFFSET_MAX",
@@ -48,7 +47,6 @@ __all__ = [
 ]
 
 QUEUE_ID_MAX = (1 << 16) - 1
-ATTEMPT_MAX = 1 << 30  # SDKs read a signed number of 32 bits
 OFFSET_MAX = 1 << 56  # of a queue; a log of 2^63 bytes has no room for so many records
 # Offsets in one lease entry. A receive writes at most its batch (32) in one; longer runs under one lease, as
 # those of damaged records, are written in pieces. The bound limits what an entry of 70 bytes can allocate.

@@ -1,4 +1,8 @@
-"""Pulls: reading one queue from an offset on, without leases."""
+"""Pulls: reading one queue from an offset on, without leases.
+
+Where responses are wanted, the lane makes them of the first messages, up to one that is not plain; that one
+and all that follow are Python's.
+"""
 
 from dataclasses import dataclass
 
@@ -6,27 +10,44 @@ from whimbrel.broker.consume.filters import Filter
 from whimbrel.broker.consume.scan import RecordSource, Scan
 from whimbrel.errors import IllegalOffset
 from whimbrel.store.codec import StoredMessage
+from whimbrel.store.lane_messages import PackedMessages
 
 __all__ = ["PullRequest", "Pulled", "read_queue"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PullRequest:
-    """What a pull asks for."""
+    """What a pull asks for.
+
+    Attributes:
+        namespace: of the topic, as it was asked for; with it the lane may make responses. None: only messages
+            are wanted.
+    """
 
     topic: str
     queue_id: int
     offset: int
     batch: int
     filter: Filter
+    namespace: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Pulled:
-    """What a pull got, and the offset of the next pull."""
+    """What a pull got, and the offset of the next pull.
+
+    Attributes:
+        packed: the first messages, as responses that the lane has made. messages: those that follow.
+    """
 
     messages: list[StoredMessage]
     next_offset: int
+    packed: tuple[PackedMessages, ...] = ()
+
+    @property
+    def found(self) -> bool:
+        """Whether there is any message."""
+        return bool(self.messages or self.packed)
 
 
 def read_queue(
@@ -49,18 +70,29 @@ def read_queue(
     low, high = store.queue_range(topic, queue_id)
     if position < low or (position > high and not follows):
         raise IllegalOffset(f"offset {position} lies outside {topic}/{queue_id}, which holds {low} to {high}")
+    packed: tuple[PackedMessages, ...] = ()
     messages: list[StoredMessage] = []
     scan = Scan(store, topic, request.filter, request.batch)
+    namespace = request.namespace
     while position < high and scan.room > 0 and scan.entries_left > 0:
         stop = min(position + scan.fetch_count(), high)
+        if namespace is not None:
+            done = scan.walk_packed(queue_id, position, stop, namespace)
+            if done is not None and done.messages:
+                packed += (done,)
+            position = scan.reached
+            if position < stop:
+                namespace = None  # what follows is Python's
+            continue
         for _, offset, _, _, _, found in scan.walk(queue_id, position, stop):
             if isinstance(found, list):
                 messages += found
-            elif messages:
-                return Pulled(messages, offset), False
+            elif messages or packed:
+                return Pulled(messages, offset, packed), False
             else:
                 raise found
         position = scan.reached
         if position < stop:
             break  # the answer is full
-    return Pulled(messages, position), scan.entries_left <= 0 and not messages
+    pulled = Pulled(messages, position, packed)
+    return pulled, scan.entries_left <= 0 and not pulled.found

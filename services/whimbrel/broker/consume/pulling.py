@@ -49,7 +49,7 @@ class Pulling:
             Throttled: too many polls are parked.
         """
         pulled, more = read_queue(self.store, request, request.offset, follows=self.follows)
-        if pulled.messages or more or poll_ms <= 0:
+        if pulled.found or more or poll_ms <= 0:
             return reply(pulled)
         poll = PullPoll(request, self.now() + poll_ms, reply, Deferred(), pulled.next_offset)
         self.wakeups.park(poll)
@@ -65,6 +65,6 @@ class Pulling:
             poll.deferred.fail(error)
             return
         poll.position = pulled.next_offset
-        if pulled.messages or more:
+        if pulled.found or more:
             self.wakeups.polls.remove(poll)
             answer(poll, pulled)

@@ -16,8 +16,9 @@ the consumer could do anyway.
 from typing import NamedTuple
 from urllib.parse import quote, unquote
 
-from whimbrel.broker.consume.lease_codec import ATTEMPT_MAX, OFFSET_MAX, QUEUE_ID_MAX
+from whimbrel.broker.consume.lease_codec import OFFSET_MAX, QUEUE_ID_MAX
 from whimbrel.errors import InvalidReceiptHandle
+from whimbrel.model.limits import ATTEMPT_MAX
 
 __all__ = ["RECEIPT_CHARS_MAX", "ReceiptHandle", "handle_begin", "receipt_prefix"]
 

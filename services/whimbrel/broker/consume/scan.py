@@ -5,19 +5,23 @@
          '--- filtered out        '- gone    '- corrupt '--- filtered out
 
 With the compiled lane, several records are read and checked at once (`RecordSource.read_plain`), as many as
-may still get into the answer; what it leaves out is read one by one.
+may still get into the answer; what it leaves out is read one by one. For a pull it makes the responses at
+once (`walk_packed`), up to the first record that is not plain.
 
 The scan returns what each entry is, in the order of the queue. What that means is the caller's decision: a
 receive holds a message and finishes what is filtered out, a pull just goes on.
 """
 
 from collections.abc import Sequence
-from typing import Protocol, TypeAlias
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
-from whimbrel.broker.consume.filters import Filter
+from whimbrel.broker.consume.filters import Filter, TagFilter
 from whimbrel.errors import CorruptRecord, IllegalOffset
 from whimbrel.model.limits import RECEIVE_BATCH_MAX
 from whimbrel.store.codec import StoredMessage, decode_record
+
+if TYPE_CHECKING:
+    from whimbrel.store.lane_messages import PackedMessages
 
 __all__ = ["ANSWER_BYTES_MAX", "FILTERED_UNITS", "SCAN_MAX", "Piece", "RecordSource", "Scan", "Unit"]
 
@@ -29,6 +33,7 @@ ANSWER_BYTES_MAX = 4 << 20
 SCAN_MAX = 2048
 # Queue entries fetched at a time when not all of them will match.
 FILTERED_UNITS = 256
+PACKED_TAGS_MAX = 32  # tags of a filter that the lane compares; it does so one by one
 ANY_SIZE, NO_ROOM = 1 << 31, -(1 << 31) - 1  # above and below all sizes that an entry can name
 
 Unit: TypeAlias = tuple[int, int, int]  # of a consume queue: physical offset, size, tags code
@@ -50,6 +55,16 @@ class RecordSource(Protocol):
     def queue_units(self, topic: str, queue_id: int, offset: int, count: int) -> list[Unit]: ...
     def read(self, physical_offset: int, size: int) -> bytes: ...
     def read_plain(self, units: Sequence[Unit]) -> list[StoredMessage | None]: ...
+    def pull_plain(
+        self,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        count: int,
+        budget: tuple[int, int, int],
+        tags: tuple[list[int], list[bytes]] | None,
+        namespace: str,
+    ) -> "PackedMessages | None": ...
     def offset_by_time(self, topic: str, queue_id: int, timestamp_ms: int) -> int: ...
 
 
@@ -94,6 +109,39 @@ class Scan:
                 break  # the answer is full
         self.reached = start
         return pieces
+
+    def walk_packed(self, queue_id: int, start: int, stop: int, namespace: str) -> "PackedMessages | None":
+        """Walk as `walk` does, as far as the lane makes the responses; None where it does nothing.
+
+        The budgets are charged as there.
+
+        Args:
+            queue_id, start, stop: as of `walk`.
+            namespace: of the topic, as it was asked for.
+        """
+        wanted, tags = self.filter, None
+        self.reached = start
+        if not wanted.admits_all:
+            if not isinstance(wanted, TagFilter) or len(wanted.codes_and_texts[1]) > PACKED_TAGS_MAX:
+                return None
+            tags = wanted.codes_and_texts
+        first_max = ANY_SIZE if self.room == self.batch else self.bytes_left
+        packed = self.store.pull_plain(
+            self.topic,
+            queue_id,
+            start,
+            stop - start,
+            (self.room, first_max, self.bytes_left),
+            tags,
+            namespace,
+        )
+        if packed is None or not packed.entries:
+            return None
+        self.entries_left -= packed.entries
+        self.room -= packed.messages
+        self.bytes_left -= packed.size
+        self.reached = start + packed.entries
+        return packed
 
     def walk_units(self, first: int, units: Sequence[Unit], pieces: list[Piece]) -> int:
         """Add what stands at these entries, of which the first has the offset `first`; return the end."""

@@ -18,7 +18,6 @@ from whimbrel.broker.consume.lease_checks import (
     fault_of,
 )
 from whimbrel.broker.consume.lease_codec import (
-    ATTEMPT_MAX,
     LEASE_COUNT_MAX,
     OFFSET_MAX,
     QUEUE_ID_MAX,
@@ -28,7 +27,7 @@ from whimbrel.broker.consume.lease_codec import (
     decode_entries,
 )
 from whimbrel.broker.consume.lease_journal import LeaseJournal
-from whimbrel.model.limits import INVISIBLE_MS_MAX
+from whimbrel.model.limits import ATTEMPT_MAX, INVISIBLE_MS_MAX
 
 NOW = 1_700_000_000_000
 LEASE = Lease(NOW << 20, 0, NOW + 30_000, NOW, 1, False, "")

@@ -6,9 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from whimbrel.broker.consume.lease_codec import ATTEMPT_MAX, OFFSET_MAX, QUEUE_ID_MAX
+from whimbrel.broker.consume.lease_codec import OFFSET_MAX, QUEUE_ID_MAX
 from whimbrel.broker.consume.receipts import RECEIPT_CHARS_MAX, ReceiptHandle, receipt_prefix
 from whimbrel.errors import InvalidReceiptHandle
+from whimbrel.model.limits import ATTEMPT_MAX
 
 HANDLE = ReceiptHandle("broker-a", "g", "t", 3, 1, 17, 4096, 250, 1 << 60, 2)
 
