@@ -340,7 +340,7 @@ RULES = (
     Rule("the shortest bodies end first", "digest.rs", "Reverse(stream.blocks)", "Reverse(0)"),
     Rule("digests are in the order of bodies", "digest.rs", "begin + done.number", "begin + streams.len()"),
     Rule("all lanes take each step", "digest.rs", "some.next_multiple_of(NARROW)", "WIDE_MIN"),
-    Rule("a body goes on where it was", "digest.rs", "stream.done += blocks;", "stream.done = blocks;"),
+    Rule("a body goes on where it was", "digest.rs", "(self.done + after, self", "(after, self"),
     Rule("an answer has so many messages", "pull.rs", " || chosen >= budget.room", ""),
     Rule("an answer has so many bytes", "pull.rs", "size > limit || ", ""),
     Rule("the bytes of all records count", "pull.rs", "left -= size;", ""),

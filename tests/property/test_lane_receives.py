@@ -17,6 +17,7 @@ from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as v2
 from whimbrel.pb.apache.rocketmq.v2 import service_pb2 as messaging
 from whimbrel.rpc.http2.frames import DATA, RST_STREAM, SETTING, SETTINGS, WINDOW_UPDATE
 from whimbrel.rpc.http2.grpc_format import unprefixed
+from whimbrel.rpc.server import lane_calls
 from whimbrel.store.codec import (
     COMPRESSED,
     FILLER_SIZE,
@@ -512,8 +513,11 @@ def test_odd_handles_are_pythons(tmp_path: Path, stub: socket.socket, kind: str)
 
 @pytest.mark.parametrize("part", range(4))
 def test_generated_histories_of_consumers_go_the_same_way(
-    tmp_path: Path, stub: socket.socket, part: int
+    tmp_path: Path, stub: socket.socket, part: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    if part == 3:
+        monkeypatch.setattr(lane_calls, "IDLE_READS_MAX", 1)
+        monkeypatch.setattr(lane_calls, "IDLE_READS_EACH", 2)
     play_all(tmp_path, part, CALLS, lambda work, rng: generated(work, stub, rng))
 
 

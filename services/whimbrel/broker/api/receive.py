@@ -19,7 +19,7 @@ from random import randrange
 from typing import Any, Literal
 
 from whimbrel.broker.api.message_codec import delivered, timestamp
-from whimbrel.broker.api.response_bytes import ack_answer, message_frame
+from whimbrel.broker.api.response_bytes import OK_RESPONSE, ack_answer, message_frame, next_offset
 from whimbrel.broker.consume.filters import Filter, compile_filter
 from whimbrel.broker.consume.group_consumption import GroupConsumption
 from whimbrel.broker.consume.lease_codec import ATTEMPT_ID_BYTES_MAX
@@ -218,7 +218,7 @@ class ReceiveService:
     def frames(self, messages: list[Delivered], namespace: str) -> list[Any]:
         """Return the answer to a receive."""
         response = messaging.ReceiveMessageResponse
-        frames: list[Any] = [response(status=OK if messages else NOTHING)]
+        frames: list[Any] = [OK_RESPONSE if messages else response(status=NOTHING)]
         found = [(one.message, one.handle, one.attempt) for one in messages]
         frames += self.with_messages(response, found, namespace)
         frames.append(response(delivery_timestamp=timestamp(self.clock())))
@@ -313,12 +313,12 @@ class ReceiveService:
                 self.on_delivered(topic.name, group.name, count, size)
             last = found[-1].physical_offset if found else packed[-1].last_place if packed else None
             call.trailers.append((SUGGESTION_TRAILER, str(self.splitting.suggest(group, last))))
-            response = messaging.PullMessageResponse
-            frames: list[Any] = [response(status=OK)]
+            frames: list[Any] = [OK_RESPONSE]
             frames += [EncodedMany(part.framed) for part in packed]
-            attempts = [(message, "", attempt_of(message)) for message in found]
-            frames += self.with_messages(response, attempts, namespace)
-            frames.append(response(next_offset=pulled.next_offset))
+            if found:
+                attempts = [(message, "", attempt_of(message)) for message in found]
+                frames += self.with_messages(messaging.PullMessageResponse, attempts, namespace)
+            frames.append(next_offset(pulled.next_offset))
             return frames
 
         return self.pulling.pull(selection, poll_ms=poll_ms(call, request.long_polling_timeout), reply=reply)

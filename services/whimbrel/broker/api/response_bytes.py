@@ -2,7 +2,8 @@
 
     send       status | entry (status, id, offset) for each message
     ack        status | entry (id, handle, status) for each handle
-    receive    message (topic, user properties, system properties, body)
+    receive    status, then for each message: message (topic, user properties, system properties, body)
+    pull       the same, and then the next offset
 
 Most bytes of such a response are the same each time, or exist already: making message objects and serialising
 them takes two to three times as long. Fields are written in the order of their numbers, and zeros are left
@@ -24,11 +25,21 @@ from whimbrel.rpc.server.handlers import Encoded
 from whimbrel.rpc.server.responses import OK
 from whimbrel.store.codec import COMPRESSED, StoredMessage
 
-__all__ = ["OK_FIELD", "OK_FIELD_3", "ack_answer", "message_frame", "send_answer", "varint"]
+__all__ = [
+    "OK_FIELD",
+    "OK_FIELD_3",
+    "OK_RESPONSE",
+    "ack_answer",
+    "message_frame",
+    "next_offset",
+    "send_answer",
+    "varint",
+]
 
 SMALL = tuple(bytes((value,)) for value in range(128))
 OK_FIELD = messaging.SendMessageResponse(status=OK).SerializeToString()  # field 1; the same in all responses
 OK_FIELD_3 = b"\x1a" + OK_FIELD[1:]
+OK_RESPONSE = Encoded(OK_FIELD, OK)  # the first one to a receive or a pull that has got something
 
 
 def varint(value: int) -> bytes:
@@ -74,6 +85,11 @@ def ack_answer(entries: Iterable[tuple[str, str]]) -> Encoded:
             entry = b"\x0a" + varint(len(text)) + text + entry
         answer += b"\x12" + varint(len(entry)) + entry
     return Encoded(answer, OK)
+
+
+def next_offset(offset: int) -> Encoded:
+    """Return the last response to a pull."""
+    return Encoded(b"\x18" + varint(offset), OK)
 
 
 @lru_cache(maxsize=1024)

@@ -37,7 +37,7 @@ from whimbrel.rpc.server.handlers import (
     ServerStreamMethod,
     UnaryMethod,
 )
-from whimbrel.rpc.server.lane_calls import LaneCalls, TakenRead
+from whimbrel.rpc.server.lane_calls import IDLE_READS_MAX, LaneCalls, TakenRead
 from whimbrel.rpc.server.limits import HeaderGuard
 from whimbrel.rpc.server.protocol_detection import HANDSHAKE_S, host_and_port
 
@@ -106,8 +106,8 @@ class NativeConnection(asyncio.Protocol):
         self.received_at = server.loop.time()
         self.pinged = False
         self.uncounted += len(data)
-        gathered = server.gathered
-        if gathered is not None and self.lane is not None and self.lane.lane.active:
+        gathered, lane = server.gathered, self.lane
+        if gathered is not None and lane is not None and lane.idle < IDLE_READS_MAX and lane.lane.active:
             if gathered.add(self, data):
                 return
             data = gathered.withdraw(self) + data  # without a copy where none waits

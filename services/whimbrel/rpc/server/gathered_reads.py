@@ -83,6 +83,7 @@ def receive_together(reads: "dict[NativeConnection, bytes]") -> None:
         lane = connection.lane
         if lane is not None and lane.ready():
             connection.conn.elsewhere = lane.parked
+            lane.idle += 1
             taken.append((lane, data))
     done: LanePass | None = None
     faulty: NativeConnection | None = None

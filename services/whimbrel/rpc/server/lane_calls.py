@@ -21,6 +21,9 @@ When anything else happens to it (the peer resets it or changes a window, its de
 comes, the server stops), the parked calls of its connection become what Python would have made of them, and
 go on there (`hand_over`).
 
+**Others' connections.** A consumer's may never have a call for the lane: where the last reads had none, the
+lane is asked about few of those that follow, until it takes a call again. Nothing else depends on it.
+
 **A guard** is asked by Python. The lane takes calls with the same values of the headers that it looks at as
 the last call of the connection, of that method, that it has let in (`HeaderGuard`).
 
@@ -47,9 +50,22 @@ from whimbrel.rpc.server.responses import OK
 if TYPE_CHECKING:
     from whimbrel.rpc.server.connection import NativeConnection
 
-__all__ = ["CallLane", "LaneAnswers", "LaneCalls", "LaneFault", "LanePass", "TakenRead"]
+__all__ = [
+    "IDLE_READS_EACH",
+    "IDLE_READS_MAX",
+    "CallLane",
+    "LaneAnswers",
+    "LaneCalls",
+    "LaneFault",
+    "LanePass",
+    "TakenRead",
+]
 
 HELD_S = 1.0  # that the begin of a call waits in the buffer; a check of the server comes every 5 s
+# Asking the lane about a read costs a tenth of a pull: after so many reads in a row without a call for it, it
+# is asked about one read in so many.
+IDLE_READS_MAX = 32
+IDLE_READS_EACH = 8
 
 # Stream, message, end of its records in the log, what the peer has added to its window, timeout in seconds.
 AnsweredCall: TypeAlias = tuple[int, bytes, int, int, float | None]
@@ -154,6 +170,7 @@ class LaneCalls:
     Attributes:
         method, path: of the calls that may be parked.
         client: whose calls are taken: Python knows it. client_bytes: as headers have it.
+        idle: reads since one with a call for the lane.
         parked: calls whose answers wait in the lane.
         peer: the other side's address.
         approved: by the guard; None where there is none.
@@ -162,7 +179,8 @@ class LaneCalls:
     def __init__(self, connection: "NativeConnection", method: UnaryMethod, path: str) -> None:
         assert method.lane is not None
         self.connection, self.method, self.path, self.lane = connection, method, path, method.lane
-        self.peer, self.client, self.client_bytes, self.parked = connection.peer, "", b"", 0
+        self.peer, self.client, self.client_bytes = connection.peer, "", b""
+        self.parked = self.idle = 0
         before = connection.conn.decoder
         assert isinstance(before, HeaderDecoder)
         self.decoder = connection.conn.decoder = self.lane.header_decoder(before)
@@ -206,6 +224,11 @@ class LaneCalls:
             self.forget_approved(self.guard)
         return not connection.budget.exceeded(connection.waiting_bytes() if conn.blocked else 0)
 
+    def likely(self) -> bool:
+        """Count a read; tell whether it may have a call for the lane, as far as those before it say."""
+        self.idle += 1
+        return self.idle <= IDLE_READS_MAX or self.idle % IDLE_READS_EACH == 0 or self.parked > 0
+
     def state(self) -> tuple[int, int, int, int, int, int, int, int, int, bool]:
         """Return what a pass must know of the connection (`State` in `calls.rs`)."""
         conn = self.connection.conn
@@ -234,11 +257,11 @@ class LaneCalls:
             data = b"".join((buffer, data))
             buffer.clear()
         conn.elsewhere = self.parked
-        self.receive_rest(data, now)
+        self.receive_rest(data, now, asks=self.likely())
 
-    def receive_rest(self, data: bytes, now: float) -> None:
-        """Take what is left of a read, in as many passes as it needs."""
-        while data and self.ready():
+    def receive_rest(self, data: bytes, now: float, *, asks: bool = True) -> None:
+        """Take what is left of a read, in as many passes as it needs; `asks`: or all by Python."""
+        while data and asks and self.ready():
             done = self.lane.take(((self, data),))
             if done is None:
                 break
@@ -262,6 +285,8 @@ class LaneCalls:
         if stranger is not None and stranger.isascii():
             self.client, self.client_bytes = stranger.decode(), stranger
         frames, ids, others = answers
+        if others is not None:
+            self.idle = 0
         if frames is not None:
             assert ids is not None
             connection.calls += len(ids)

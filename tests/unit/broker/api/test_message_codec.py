@@ -6,10 +6,11 @@ import pytest
 
 from goldens import golden, rows, sizes
 from whimbrel.broker.api.message_codec import delivered
-from whimbrel.broker.api.response_bytes import message_frame
+from whimbrel.broker.api.response_bytes import OK_RESPONSE, message_frame, next_offset
 from whimbrel.model.limits import TIME_MS_MAX
 from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as v2
 from whimbrel.pb.apache.rocketmq.v2 import service_pb2 as messaging
+from whimbrel.rpc.server.responses import OK
 from whimbrel.store.codec import (
     RecordDraft,
     StoredMessage,
@@ -154,3 +155,11 @@ def test_bookkeeping_is_no_user_property() -> None:
     message = delivered(stored_with(*((name, "1") for name in hidden), ("own", "2")))
     assert dict(message.user_properties) == {"own": "2"}
     assert message.system_properties.message_group == "1"
+
+
+@pytest.mark.parametrize("offset", [0, 1, 127, 128, 1 << 40, (1 << 63) - 1])
+def test_the_first_and_the_last_response_to_a_pull_are_those_of_the_library(offset: int) -> None:
+    response = messaging.PullMessageResponse
+    assert OK_RESPONSE.data == response(status=OK).SerializeToString()
+    assert OK_RESPONSE.data == messaging.ReceiveMessageResponse(status=OK).SerializeToString()
+    assert next_offset(offset).data == response(next_offset=offset).SerializeToString()

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from h2kit import frames_of
-from lanebroker import Client, Side, frame, plain_message, same
+from lanebroker import SERVICE, Client, Side, frame, plain_message, same
 from lanekit import lane_or_skip
 from lanerig import OPTIONS, Rig, run
 from whimbrel.broker.api.response_bytes import varint
@@ -22,6 +22,7 @@ from whimbrel.rpc.http2.hpack import HeaderDecoder, HpackError, value_of
 from whimbrel.rpc.http2.sending import GONE_KEPT
 from whimbrel.rpc.http2.stream import Limits
 from whimbrel.rpc.server.handlers import Call
+from whimbrel.rpc.server.lane_calls import IDLE_READS_EACH, IDLE_READS_MAX
 from whimbrel.rpc.server.limits import HeaderGuard
 
 
@@ -574,6 +575,34 @@ def test_ended_calls_are_remembered(tmp_path: Path, stub: socket.socket) -> None
         assert rig.connection.conn.gone[(number >> 1) % GONE_KEPT] == number
         rig.feed(frame(RST_STREAM, 0, number, bytes(4)))  # late, and ignored
         assert not rig.sink.closing
+        rig.close()
+
+    run(body)
+
+
+def test_a_connection_without_calls_for_the_lane_has_it_asked_seldom(
+    tmp_path: Path, stub: socket.socket, monkeypatch: Any
+) -> None:
+    async def body() -> None:
+        rig = Rig(tmp_path, stub, waits=False)
+        passes, take = 0, rig.lane.lane.take
+
+        def counted(*arguments: Any) -> Any:
+            nonlocal passes
+            passes += 1
+            return take(*arguments)
+
+        monkeypatch.setattr(rig.lane.lane, "take", counted)
+        rig.feed(rig.send())
+        passes, before = 0, rig.side.store.passes.lane.messages
+        for _ in range(IDLE_READS_MAX + 10 * IDLE_READS_EACH):
+            rig.feed(rig.client.call(b"", path=f"/{SERVICE}/Heartbeat"))
+        assert passes == IDLE_READS_MAX + 10
+        for _ in range(IDLE_READS_EACH + 4):
+            rig.feed(rig.send())
+        rig.side.settle()
+        assert rig.side.store.passes.lane.messages >= before + 5, "it takes them again"
+        assert len(rig.codes()) == IDLE_READS_MAX + 11 * IDLE_READS_EACH + 5, "all calls are answered"
         rig.close()
 
     run(body)
