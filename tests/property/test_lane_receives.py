@@ -272,9 +272,11 @@ def some_call(history: History) -> bytes:
     return history.ack(group, topic, [one[2:] for one in some])
 
 
-def some_filter(rng: random.Random, filters: Sequence[tuple[Any, str]] = FILTERS) -> dict[str, Any]:
+def some_filter(
+    rng: random.Random, filters: Sequence[tuple[Any, str]] = FILTERS, share: float = 0.3
+) -> dict[str, Any]:
     """Return a filter as a field of a request, or none."""
-    if rng.random() > 0.3:
+    if rng.random() > share:
         return {}
     sort, text = rng.choice(filters)
     return {"filter_expression": v2.FilterExpression(type=sort, expression=text)}
@@ -364,6 +366,36 @@ def test_nearly_all_plain_pulls_are_one_call(
     run(body)
 
 
+def test_a_panic_in_a_pull_leaves_all_of_it_to_python(
+    tmp_path: Path, stub: socket.socket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def body() -> None:
+        history = History(tmp_path, stub, random.Random(SEED))
+        two, lane = history.two, history.two.lane
+        history.begin()
+        history.window()
+        draft = odd_draft(history.rng, "one", TAGGED)
+        for side in two.sides:
+            append_odd(side, draft, damaged=False)
+        native: Any = lane.native
+        messages = two.compiled.store.lane_messages
+
+        class Panicking:
+            def pull(self, *arguments: Any) -> None:
+                native.panic("a test")
+
+        monkeypatch.setattr(messages, "native", Panicking())
+        two.feed(history.pull("g", "one", 0))
+        two.feed(history.pull("g", "one", 0))
+        python, compiled = (answers(b"".join(sink.written), frozenset()) for _, sink in two.connections)
+        same(python, compiled, "answers")
+        assert (lane.failures, lane.active) == (1, False)
+        assert [told[2] for told in two.compiled.delivered] == [1, 1]
+        two.close()
+
+    run(body)
+
+
 @pytest.mark.parametrize("part", range(4))
 def test_pulls_from_any_log_have_the_same_answers(tmp_path: Path, stub: socket.socket, part: int) -> None:
     play_all(tmp_path, part, PULLS, lambda work, rng: pulled(work, stub, rng))
@@ -385,7 +417,8 @@ def pulled(work: Path, stub: socket.socket, rng: random.Random) -> int:
         ]
     )
     count = rng.randrange(1, most)
-    odd_share, damaged_share, gap_share = (rng.choice([0.0, 0.0, 0.02, 0.2]) for _ in range(3))
+    odd_share, damaged_share, gap_share, entry_share = (rng.choice([0.0, 0.0, 0.02, 0.2]) for _ in range(4))
+    recoded_share = rng.choice([0.0, 0.0, 0.3])
     tagged = TAGGED[:: rng.choice([1, 1, -1])][: rng.choice([1, 2, 4])]
     for _ in range(count):
         odd = rng.random() < odd_share
@@ -398,15 +431,20 @@ def pulled(work: Path, stub: socket.socket, rng: random.Random) -> int:
                 append_odd(side, gap, damaged=False)
     low, high = two.python.store.queue_range("one", 0)
     for offset in range(low, high):
-        if rng.random() < damaged_share / 4:
+        if rng.random() < entry_share / 4:
             ((place, size, code),) = two.python.store.queue_units("one", 0, offset, 1)
             entry = rng.choice([
                 (0, FILLER_SIZE, 0), (0, 0, 0), (place + 1, size, code), (place, size + 1, code),
                 (place, size - 1, code), (1 << 40, size, code), (-1, size, code), (place, -1, code),
                 (place, size, code + 1), (place, size, code + (1 << 32)), (place, 1 << 30, code),
             ])  # fmt: skip
-            for side in two.sides:
-                overwrite_entry(side, offset, entry)
+        elif rng.random() < recoded_share:
+            ((place, size, _),) = two.python.store.queue_units("one", 0, offset, 1)
+            entry = (place, size, tag_bytes_code(rng.choice([b"a", b"Aa", b"b", b"none"])))
+        else:
+            continue
+        for side in two.sides:
+            overwrite_entry(side, offset, entry)
     filters = (
         *FILTERS, (v2.TAG, "a"), (v2.TAG, "Aa"), (v2.TAG, "BB || b"), (v2.TAG, "none"),
         (v2.TAG, "||".join(map(str, range(40))) + "||a"),
@@ -414,7 +452,7 @@ def pulled(work: Path, stub: socket.socket, rng: random.Random) -> int:
     calls = rng.randrange(20, 60)
     for _ in range(calls):
         offset = rng.choice([low, rng.randrange(low, high + 2)])
-        fields = some_filter(rng, filters) | {"message_queue": v2.MessageQueue(id=0)}
+        fields = some_filter(rng, filters, share=0.6) | {"message_queue": v2.MessageQueue(id=0)}
         two.feed(history.pull("g", "one", offset, rng.choice([1, 2, 8, 32, 32, 100]), **fields))
     history.check()
     two.close()
