@@ -32,6 +32,7 @@ REPLICA_TESTS = (
     "-k",
     "lane",
 )
+BULK_TESTS = ("tests/property/test_lane_bulk.py",)
 RECEIVE_FILES = ("ack.rs", "deliver.rs", "digest.rs", "pull.rs")
 SEND_FILES = ("send.rs", "pass.rs", "calls.rs", "hpack.rs", "proto.rs")
 
@@ -353,6 +354,50 @@ RULES = (
     Rule("a first delivery has the number 1", "pull.rs", ".unsigned_abs()) + 1;", ".unsigned_abs());"),
     Rule("negative counts are none", "pull.rs", "reconsume_times.max(0)", "reconsume_times"),
     Rule("deliveries have a last number", "pull.rs", "attempt.min(words.attempt_max)", "attempt"),
+    # Bulk reads
+    Rule("unwanted tags are not read", "bulk.rs", "!codes.contains(&code)", "false"),
+    Rule(
+        "half of a tags code is the hash",
+        "bulk.rs",
+        "field(entry, 12)?) as u32",
+        "field(entry, 12)?) as u16 as u32",
+    ),
+    Rule("a frame has a bound", "bulk.rs", "bytes > self.room || ", ""),
+    Rule("records take room", "bulk.rs", "self.room -= bytes;", ""),
+    Rule("an entry tells of a record", "bulk.rs", " || bytes < RECORD_BYTES_MIN as i64", ""),
+    Rule("fillers are passed", "bulk.rs", "(size == FILLER_SIZE).then_some(())", "None"),
+    Rule("a larger record is no filler", "bulk.rs", "(size == FILLER_SIZE).then_some(())", "Some(())"),
+    Rule("places are not negative", "bulk.rs", "place < 0 || ", ""),
+    Rule("gaps have a bound", "bulk.rs", "|_| near && ", "|_| "),
+    Rule(
+        "a span does not go back",
+        "bulk.rs",
+        "(0..=self.bounds.gap_max)",
+        "(i64::MIN..=self.bounds.gap_max)",
+    ),
+    Rule("spans end where they may", "bulk.rs", "near && end <= self.limit", "near"),
+    Rule(
+        "a span is in one file",
+        "bulk.rs",
+        "file_end.min(place.checked_add(self.bounds.span_max)?)",
+        "place.checked_add(self.bounds.span_max)?",
+    ),
+    Rule(
+        "a span has a bound",
+        "bulk.rs",
+        "file_end.min(place.checked_add(self.bounds.span_max)?)",
+        "file_end",
+    ),
+    Rule("a span ends with its last record", "bulk.rs", "            span.end = end;\n", ""),
+    Rule("a record has its size", "bulk.rs", "stored != *size || ", ""),
+    Rule("a record has a magic", "bulk.rs", "(magic != MAGIC_V1 && magic != MAGIC_V2)", "false"),
+    Rule("there are two of them", "bulk.rs", " && magic != MAGIC_V2", ""),
+    Rule(
+        "what lies between is cut out",
+        "bulk.rs",
+        "*read == number && piece.end == begin",
+        "*read == number",
+    ),
 )  # fmt: skip
 
 
@@ -398,6 +443,8 @@ def tests_of(rule: Rule) -> tuple[str, ...]:
         return REPLICA_TESTS
     if rule.file in RECEIVE_FILES:
         return RECEIVE_TESTS
+    if rule.file == "bulk.rs":
+        return BULK_TESTS
     return SEND_TESTS if rule.file in SEND_FILES else STORE_TESTS
 
 
@@ -417,7 +464,8 @@ def main() -> None:
         shutil.copytree(REPO / "native", native, ignore=shutil.ignore_patterns("target"))
         build(native, module)
         if not all(
-            passes(module, tests) for tests in (STORE_TESTS, SEND_TESTS, RECEIVE_TESTS, REPLICA_TESTS)
+            passes(module, tests)
+            for tests in (STORE_TESTS, SEND_TESTS, RECEIVE_TESTS, REPLICA_TESTS, BULK_TESTS)
         ):
             sys.exit("the tests fail with the unchanged lane")
         for rule in rules:

@@ -310,6 +310,36 @@ class Deliveries:
         Returns:
             How many entries are done, how many messages were taken, bytes of their records, where the last
             one stands (-1: none was taken), and responses behind gRPC's prefix.
+
+class BulkPlan:
+    """The parts of the log that go into a frame of a bulk reader."""
+
+    def __init__(
+        self, file_size: int, gap_max: int, span_max: int, codes: frozenset[int] | None, room: int
+    ) -> None:
+        """Begin without an entry.
+
+        Args:
+            file_size: of the log's files.
+            gap_max, span_max: bytes that are read along between two records, and at once.
+            codes: hashes of wanted tags; None for all.
+            room: bytes of records.
+        """
+
+    def take(self, packed: bytes) -> tuple[int, int]:
+        """Take packed entries that follow those before; return how many are done, and the room that is left.
+
+        It stops before an entry whose record has no room left, or that tells of no record.
+        """
+
+    def spans(self) -> list[tuple[int, int]]:
+        """Return begin and end of each piece of the log that is to be read, in order."""
+
+    def cut(self, reads: list[bytes]) -> bytes | None:
+        """Return the records, in order; None where one is not as its entry says, or a read is too short.
+
+        Args:
+            reads: what was read for each of `spans`.
         """
 
 def entries(data: bytes, base: int) -> tuple[int, bool, int, list[tuple[bytes, int, int, bytes]]]:

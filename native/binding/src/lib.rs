@@ -3,6 +3,7 @@
 //! Nothing is decided here. What panics becomes `Broken`; the caller then goes on without the lane.
 #![deny(unsafe_code)]
 
+mod bulk;
 mod calls;
 mod deliver;
 mod replica;
@@ -127,6 +128,7 @@ fn whimbrel_fast(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("SOURCES", env!("WHIMBREL_SOURCES"))?;
     module.add("Broken", module.py().get_type::<Broken>())?;
     module.add_class::<Keys>()?;
+    module.add_class::<bulk::BulkPlan>()?;
     module.add_class::<calls::HeaderDecoder>()?;
     module.add_class::<calls::PlainCalls>()?;
     module.add_class::<calls::Answers>()?;

@@ -1,10 +1,12 @@
-//! Any bytes as a piece of the log: queue entries, keys, an index file, and messages for consumers.
+//! Any bytes as a piece of the log: queue entries, keys, an index file, frames of a bulk reader, and messages for
+//! consumers. As queue entries, too.
 //!
 //! The CRC of the first body is put right, else no change would be seen as plain. A pull gets the entries that dispatch
 //! makes of the log, and then the log itself as entries.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
+use whimbrel_core::bulk::{Bounds, Plan};
 use whimbrel_core::deliver::{Message, Names, Words, plain, put_responses};
 use whimbrel_core::pull::{Budget, Pull};
 use whimbrel_core::record::{Next, next};
@@ -13,6 +15,10 @@ use whimbrel_core::{dispatch, index};
 fuzz_target!(|data: &[u8]| {
     let found = dispatch::entries(data, 0);
     assert!(found.bytes <= data.len());
+    frame_of(data, data);
+    for run in &found.runs {
+        frame_of(&run.entries, data);
+    }
     let keys = dispatch::keys(data, 0);
     let mut file = vec![0; 40 + 4 * 16 + 20 * 64];
     let header =
@@ -59,6 +65,18 @@ fn pull(data: &[u8], units: &[u8], words: &Words) {
     }
     let count = pull.finish(&pieces, "n", words, &mut out).expect("messages");
     assert!(count <= pull.entries && pull.entries * 20 <= units.len());
+}
+
+/// Plan a frame over some entries, and cut it out.
+fn frame_of(entries: &[u8], log: &[u8]) {
+    const ROOM: usize = 1 << 14;
+    let bounds = Bounds { file_size: 1 << 16, gap_max: 100, span_max: 1 << 12, codes: None };
+    let mut plan = Plan::new(bounds, ROOM as i64);
+    assert!(plan.take(entries) <= entries.len() / dispatch::UNIT_SIZE);
+    let piece = |(begin, end)| log.get(usize::try_from(begin).ok()?..usize::try_from(end).ok()?);
+    let reads: Option<Vec<&[u8]>> = plan.spans().map(piece).collect();
+    let pieces = reads.and_then(|reads| plan.pieces(&reads)).unwrap_or_default();
+    assert!(pieces.iter().map(|(_, piece)| piece.len()).sum::<usize>() <= ROOM);
 }
 
 fn crc32(bytes: &[u8]) -> u32 {

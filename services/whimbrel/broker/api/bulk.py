@@ -119,7 +119,7 @@ class BulkService:
         """Yield the frames of a range of a queue."""
         self.check_open()
         with self.counted():
-            reader = BulkReader(self.records, self.range_of(request), self.confirmed())
+            reader = BulkReader(self.records, self.range_of(request), self.confirmed(), self.store.passes)
             first = True
             while first or not reader.done:
                 first = False

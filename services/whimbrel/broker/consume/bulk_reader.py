@@ -5,10 +5,13 @@
 The tags code of an entry decides before its record is read. Of each record, size and magic are compared, and
 nothing is decoded. A frame takes a bounded number of entries and of bytes, so that making one does not hold
 the loop for long; with a filter that matches little it may hold no record at all.
+
+The compiled lane makes whole frames, where it is active (`by_lane`). A frame that begins with what is not
+plain, or for which a read fails, is Python's from its first entry on: nothing has changed by then.
 """
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from whimbrel.errors import (
     BadRequest,
@@ -19,7 +22,16 @@ from whimbrel.errors import (
     RangeGone,
 )
 from whimbrel.model.limits import BULK_RESPONSE_BYTES_MAX
-from whimbrel.store.codec import FILLER_SIZE, MAGIC_V1, MAGIC_V2, RECORD_BYTES_MIN, SIZE_AND_MAGIC, UNIT
+from whimbrel.store.codec import (
+    FILLER_SIZE,
+    MAGIC_V1,
+    MAGIC_V2,
+    RECORD_BYTES_MIN,
+    SIZE_AND_MAGIC,
+    UNIT,
+    UNIT_SIZE,
+)
+from whimbrel.store.lane_passes import LanePasses
 
 __all__ = ["FRAME_BYTES_MAX", "BulkFrame", "BulkReader", "RawSource", "ReadRange"]
 
@@ -107,14 +119,16 @@ class FramePlan:
 class BulkReader:
     """One reader's progress through its range. Call `next` until `done`."""
 
-    def __init__(self, source: RawSource, wanted: ReadRange, log_confirmed: int) -> None:
-        """Check the range.
+    def __init__(
+        self, source: RawSource, wanted: ReadRange, log_confirmed: int, passes: LanePasses | None = None
+    ) -> None:
+        """Check the range; `passes` run the lane, where there may be one.
 
         Raises:
             RangeGone, BeyondConfirmed, IllegalOffset: it can't be served here.
             BadRequest: it is no range.
         """
-        self.source, self.wanted = source, wanted
+        self.source, self.wanted, self.passes = source, wanted, passes
         if wanted.start < 0 or wanted.end < 0 or wanted.budget < 0:
             raise BadRequest("offsets and the byte budget can't be negative")
         if wanted.end and wanted.end < wanted.start:
@@ -159,7 +173,9 @@ class BulkReader:
                 f"offset {self.position} of queue {wanted.queue_id} of {wanted.topic} is gone: it begins"
                 f" at {low} now"
             )
-        records = b"".join(self.read(self.plan_frame()))
+        records = self.by_lane()
+        if records is None:
+            records = b"".join(self.read(self.plan_frame()))
         self.sent += len(records)
         self.spent = self.spent or 0 < wanted.budget <= self.sent
         return BulkFrame(
@@ -170,11 +186,68 @@ class BulkReader:
             max_offset=high,
         )
 
+    @property
+    def room(self) -> int:
+        """Bytes of records that the next frame may have, unless its first one is larger."""
+        budget = self.wanted.budget
+        return min(FRAME_BYTES_MAX, budget - self.sent) if budget else FRAME_BYTES_MAX
+
+    def exceeds(self, sent: int, size: int) -> bool:
+        """Return whether a record is too much for the byte budget; the first one never is."""
+        return bool(self.wanted.budget and sent and sent + size > self.wanted.budget)
+
+    def by_lane(self) -> bytes | None:
+        """Have the lane plan the next frame and cut it out; None where that is Python's, from the same state.
+
+        It is Python's without an active lane, where the first record is larger than `room`, and where an
+        entry, a record or a read is not as it should be.
+        """
+        passes, source, wanted = self.passes, self.source, self.wanted
+        if passes is None or (native := passes.lane.native) is None:
+            return None
+        whole = self.room
+        bounds = source.file_size, GAP_BYTES_MAX, SPAN_BYTES_MAX
+        plan = passes.run(native.BulkPlan, *bounds, wanted.codes, whole)
+        position, spent = self.position, self.spent
+        last = min(self.end, position + SCAN_MAX)
+        while position < last:
+            count = min(UNITS_AT_ONCE, self.end - position)
+            packed = source.units(wanted.topic, wanted.queue_id, position, count)
+            if plan is None or not packed or len(packed) % UNIT_SIZE:
+                return None
+            taken = passes.run(plan.take, packed)
+            if taken is None:
+                return None
+            count, room = taken
+            position += count
+            if count * UNIT_SIZE < len(packed):
+                _, size, _ = UNIT.unpack_from(packed, count * UNIT_SIZE)
+                spent = self.exceeds(self.sent + whole - room, size)
+                if RECORD_BYTES_MIN <= size <= room or not (spent or room < whole):
+                    return None
+                break
+        records = None if plan is None else self.cut_by_lane(passes, plan)
+        if records is not None:
+            self.position, self.spent = position, spent
+        return records
+
+    def cut_by_lane(self, passes: LanePasses, plan: Any) -> bytes | None:
+        """Read what the lane has planned, and have it check and cut out the records; see `by_lane`."""
+        spans = passes.run(plan.spans)
+        if spans is None:
+            return None
+        try:
+            reads = [self.source.span(begin, end) for begin, end in spans]
+        except (RangeGone, CorruptRecord):
+            return None
+        records: bytes | None = passes.run(plan.cut, reads)
+        return records
+
     def plan_frame(self) -> FramePlan:
         """Take entries for one frame, from `position` on; return what to read of the log."""
         wanted, codes = self.wanted, self.wanted.codes
-        plan, budget, sent = FramePlan(self.source.file_size), wanted.budget, self.sent
-        whole = room = min(FRAME_BYTES_MAX, budget - sent) if budget else FRAME_BYTES_MAX
+        plan, sent = FramePlan(self.source.file_size), self.sent
+        whole = room = self.room
         position, end = self.position, self.end
         last = min(end, position + SCAN_MAX)
         while position < last:
@@ -193,9 +266,8 @@ class BulkReader:
                     if size == FILLER_SIZE:
                         position += 1
                         continue
-                    total = sent + whole - room
                     self.position = position
-                    self.spent = bool(budget and total and total + size > budget)
+                    self.spent = self.exceeds(sent + whole - room, size)
                     if self.spent or plan.spans:
                         return plan
                     self.check_size(size)  # it goes alone

@@ -16,6 +16,7 @@ from bulkkit import open_bulk_aio_channel, stream
 from storekit import FILE, NOW, OPTIONS, make_draft, open_master
 from whimbrel.broker.api import bulk as bulk_service
 from whimbrel.broker.api.bulk import BulkService, checksum_chunks
+from whimbrel.broker.consume.bulk_reader import BulkReader, FramePlan
 from whimbrel.broker.tables.topics import TopicTable
 from whimbrel.errors import (
     BadRequest,
@@ -125,6 +126,20 @@ async def test_records_come_as_they_were_stored_from_any_offset(tmp_path: Path) 
             assert await rig.bodies(queue_id, start=77) == wanted[77:]
             assert await rig.bodies(queue_id, start=20, end=90) == wanted[20:90]
         assert await rig.bodies(3) == []
+
+
+async def test_the_lane_makes_the_frames_where_it_is_active(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def left_to_python(reader: BulkReader) -> FramePlan:
+        raise AssertionError("planned by Python")
+
+    async with serving(tmp_path / "s") as rig:
+        if not rig.store.passes.lane.active:
+            pytest.skip("no compiled lane")
+        rig.add(10)
+        monkeypatch.setattr(BulkReader, "plan_frame", left_to_python)
+        assert await rig.bodies(0) == [body(number) for number in range(10)]
 
 
 async def test_reading_ends_where_the_log_is_confirmed(tmp_path: Path) -> None:
