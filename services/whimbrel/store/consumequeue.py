@@ -178,16 +178,18 @@ class ConsumeQueue:
 
     def put_packed(self, entries: bytes) -> None:
         """Write the next entries, packed, for which there is room."""
-        done = 0
-        while done < len(entries):
-            if self.max == self.limit:
-                self.roll()
-            assert self.mapped is not None
-            part = entries[done : done + (self.limit - self.max) * UNIT_SIZE]
-            position = (self.max - self.base) * UNIT_SIZE
-            self.mapped[position : position + len(part)] = part
-            self.max += len(part) // UNIT_SIZE
-            done += len(part)
+        end = self.max + len(entries) // UNIT_SIZE
+        while end > self.limit:  # what does not fit goes into the next file
+            fits = (self.limit - self.max) * UNIT_SIZE
+            if fits:
+                self.put_packed(entries[:fits])
+                entries = entries[fits:]
+            self.roll()
+        assert self.mapped is not None
+        position = (self.max - self.base) * UNIT_SIZE
+        self.mapped[position : position + len(entries)] = entries
+        self.max = end
+        self.dirty = True
 
     def put_at(self, index: int, physical_offset: int, size: int, tags_code: int, log_begin: int = 0) -> int:
         """Write the entry of a record with a queue offset; return its number, -1 when it was there already.
@@ -440,30 +442,34 @@ class ConsumeQueue:
 
     def search(self, below: int) -> int:
         """Return the number of the first entry that is missing, or whose record is not below an offset."""
-        if not self.starts:
-            return 0
-        for start in reversed(self.starts):  # the end is in the last file whose first entry counts
+        for start in reversed(self.starts):
             fd = self.files.open(self.path_of(start), os.O_RDONLY | os.O_CLOEXEC)
             try:
-                # Most queues of a store with thousands of them are short: one read finds their end.
-                begin = self.files.pread(fd, BEGIN_BYTES, 0)
-                if start != self.starts[0] and not counts(begin[:UNIT_SIZE], below):
-                    continue
-                low, high = 0, len(begin) // UNIT_SIZE
-                if high and counts(begin[(high - 1) * UNIT_SIZE : high * UNIT_SIZE], below):
-                    low, high = high, self.file_size // UNIT_SIZE
-                while low < high:
-                    middle = (low + high) // 2
-                    at = middle * UNIT_SIZE
-                    unit = begin[at : at + UNIT_SIZE]
-                    if counts(unit or self.files.pread(fd, UNIT_SIZE, at), below):
-                        low = middle + 1
-                    else:
-                        high = middle
+                end = self.search_file(fd, start, below)
             finally:
                 self.files.close(fd)
-            return start // UNIT_SIZE + low
-        raise AssertionError
+            if end >= 0:
+                return end
+        return 0
+
+    def search_file(self, fd: int, start: int, below: int) -> int:
+        """Do so in the file that begins at a byte offset; -1 where the end is in a file before it."""
+        # Most queues of a store with thousands of them are short: one read finds their end.
+        begin = self.files.pread(fd, BEGIN_BYTES, 0)
+        if start != self.starts[0] and not counts(begin[:UNIT_SIZE], below):
+            return -1
+        low, high = 0, len(begin) // UNIT_SIZE
+        if high and counts(begin[(high - 1) * UNIT_SIZE : high * UNIT_SIZE], below):
+            low, high = high, self.file_size // UNIT_SIZE
+        while low < high:
+            middle = (low + high) // 2
+            at = middle * UNIT_SIZE
+            unit = begin[at : at + UNIT_SIZE]
+            if counts(unit or self.files.pread(fd, UNIT_SIZE, at), below):
+                low = middle + 1
+            else:
+                high = middle
+        return start // UNIT_SIZE + low
 
     def truncate(self, below: int, *, scrub: bool = False) -> None:
         """Keep only the entries of records below a physical offset.
@@ -472,36 +478,33 @@ class ConsumeQueue:
             scrub: make everything behind them zeros, even when the next entry is zero already.
         """
         self.unmap()
-        end = self.search(below)
-        unit = UNIT_SIZE
-        # The last one first: whoever is killed in between leaves no gap.
-        for start in [start for start in reversed(self.starts[1:]) if start >= end * unit]:
+        end = 0
+        while self.starts:
+            start = self.starts[-1]
+            fd = self.files.open(self.path_of(start), os.O_RDWR | os.O_CLOEXEC)
+            try:
+                end = self.search_file(fd, start, below)
+                if end > 0:
+                    self.scrub_behind(fd, end * UNIT_SIZE - start, always=scrub)
+                    break
+            finally:
+                self.files.close(fd)
+            # The last one first: whoever is killed in between leaves no gap.
             self.files.unlink(self.path_of(start))
-            self.starts.remove(start)
-        if self.starts and end == 0:
-            self.files.unlink(self.path_of(0))
-            self.starts.clear()
-        if self.starts:
-            self.scrub_behind(end, always=scrub)
-        self.max = self.room = end
-        self.min = self.starts[0] // UNIT_SIZE if self.starts else end
+            self.starts.pop()
+        self.max = self.room = max(end, 0)
+        self.min = self.starts[0] // UNIT_SIZE if self.starts else self.max
 
-    def scrub_behind(self, end: int, *, always: bool) -> None:
-        """Make what follows the last entry of the last file zeros."""
-        start = self.starts[-1]
-        position = end * UNIT_SIZE - start
+    def scrub_behind(self, fd: int, position: int, *, always: bool) -> None:
+        """Make what follows the last entry of the last file zeros, from a position in it on."""
         if position >= self.file_size:
             return
-        fd = self.files.open(self.path_of(start), os.O_RDWR | os.O_CLOEXEC)
-        try:
-            if always:
-                zero(self.files, fd, position, self.file_size - position)
-                self.dirty = True
-            elif self.files.pread(fd, UNIT_SIZE, position) != EMPTY:
-                self.wipe(fd, position)
-                self.dirty = True
-        finally:
-            self.files.close(fd)
+        if always:
+            zero(self.files, fd, position, self.file_size - position)
+            self.dirty = True
+        elif self.files.pread(fd, UNIT_SIZE, position) != EMPTY:
+            self.wipe(fd, position)
+            self.dirty = True
 
     def wipe(self, fd: int, position: int) -> None:
         """Make entries zeros that this boot has written: they follow each other, up to a page without any.

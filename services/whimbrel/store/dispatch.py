@@ -138,7 +138,6 @@ class Dispatcher:
             return False
         for queue, entries in found:
             queue.put_packed(entries)
-            queue.dirty = True
         self.store_time_ms = store_time_ms
         walk.position = base + size
         if self.on_arrival is not None:

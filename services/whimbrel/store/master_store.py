@@ -221,12 +221,13 @@ class MasterStore(MessageStore):
             where fewer queues may be mapped than have some.
         """
         by_key = self.queues.by_key
-        queues = [by_key[run[0], run[1]] for run in runs]
-        try:
-            wanted = [(queue, len(run[2]) // UNIT_SIZE) for queue, run in zip(queues, runs, strict=True)]
-            if not self.queues.reserve(wanted):
-                return False
-        except StoreFull:
+        found, roomy = [], True
+        for topic, queue_id, entries, _ in runs:
+            queue = by_key[topic, queue_id]
+            found.append((queue, entries))
+            if queue.max + len(entries) // UNIT_SIZE > queue.room:
+                roomy = False
+        if not roomy and not self.reserve_packed(found):
             return False
         log = self.writer
         try:
@@ -238,11 +239,17 @@ class MasterStore(MessageStore):
             return False
         self.store_time_ms = log.store_time_ms = now_ms
         self.dispatched = log.end
-        for queue, run in zip(queues, runs, strict=True):
-            queue.put_packed(run[2])
-            queue.dirty = True
+        for queue, entries in found:
+            queue.put_packed(entries)
         self.indexer.add_hashed(keys, count)
         return True
+
+    def reserve_packed(self, found: Sequence[tuple[ConsumeQueue, bytes]]) -> bool:
+        """Make sure that queues have room for packed entries; return whether all have."""
+        try:
+            return self.queues.reserve([(queue, len(entries) // UNIT_SIZE) for queue, entries in found])
+        except StoreFull:
+            return False
 
     def make_visible(self, runs: Sequence[PackedRun]) -> None:
         """Tell who waits for messages of records just appended.
@@ -252,8 +259,9 @@ class MasterStore(MessageStore):
         on_arrival = self.dispatcher.on_arrival
         if on_arrival is None:
             return
+        by_key = self.queues.by_key
         for topic, queue_id, _, tags in runs:
-            on_arrival(topic, queue_id, self.queues.by_key[topic, queue_id].max - 1, tags)
+            on_arrival(topic, queue_id, by_key[topic, queue_id].max - 1, tags)
 
     @property
     def visible_end(self) -> int:

@@ -271,10 +271,12 @@ def field_of(topic: str) -> bytes:
 
 def list_queues(directory: Path, files: Files = FILES) -> list[tuple[str, int, Path]]:
     """Return (topic, queue id, directory) of the queues that have files, sorted."""
-    found = [
-        (topic, int(queue), directory / topic / queue)
-        for topic in files.names(directory)
-        for queue in files.names(directory / topic)
-        if queue.isdecimal() and queue.isascii()
-    ]
+    found = []
+    for topic in files.names(directory):
+        parent = directory / topic
+        found += [
+            (topic, int(queue), parent / queue)
+            for queue in files.names(parent)
+            if queue.isdecimal() and queue.isascii()
+        ]
     return sorted(found)

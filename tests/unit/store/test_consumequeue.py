@@ -6,7 +6,9 @@ from pathlib import Path
 import pytest
 
 from storekit import OPTIONS, make_draft, open_master
+from whimbrel.machine import Files
 from whimbrel.store.codec import UNIT
+from whimbrel.store.consumequeue import ConsumeQueue
 from whimbrel.store.queues import ConsumeQueues
 
 PER_FILE = OPTIONS.consumequeue_file_size // UNIT.size
@@ -34,6 +36,62 @@ def test_packed_entries_are_the_entries_up_to_the_end_of_their_file(tmp_path: Pa
         assert offset + len(found) == min(offset - offset % PER_FILE + PER_FILE, queue.max)
     assert queue.packed_units(queue.max, 1) == queue.packed_units(-1, 1) == b""
     store.close()
+
+
+@pytest.mark.parametrize("first", [1, PER_FILE - 1, PER_FILE, PER_FILE + 1])
+@pytest.mark.parametrize("count", [1, PER_FILE - 1, PER_FILE, 3 * PER_FILE])
+def test_packed_entries_are_written_over_the_ends_of_files(tmp_path: Path, first: int, count: int) -> None:
+    (tmp_path / "scratch").mkdir()
+    queue = ConsumeQueue(tmp_path / "q", "t", 0, OPTIONS.consumequeue_file_size, tmp_path / "scratch")
+    units = [(100 * number, 100, number) for number in range(first + count)]
+    for part in (units[:first], units[first:]):
+        queue.reserve(len(part))
+        queue.dirty = False
+        queue.put_packed(b"".join(UNIT.pack(*unit) for unit in part))
+        assert queue.dirty
+    assert queue.max == first + count
+    assert queue.units(0, first + count) == units
+    assert len(queue.rolled) == (first + count - 1) // PER_FILE
+    queue.unmap()
+
+
+@pytest.mark.parametrize("scrub", [False, True])
+@pytest.mark.parametrize(
+    "kept", [0, 1, PER_FILE - 1, PER_FILE, PER_FILE + 1, 2 * PER_FILE, 2 * PER_FILE + 50]
+)
+def test_files_behind_the_end_go_and_each_file_is_opened_once(
+    tmp_path: Path, kept: int, *, scrub: bool
+) -> None:
+    """A start with thousands of queues consists of such calls."""
+    store = open_master(tmp_path / "s")
+    places = [store.append([make_draft(number)])[0].physical_offset for number in range(2 * PER_FILE + 50)]
+    below = (*places, store.written)[kept]
+    store.close(clean=False)
+    files = CountingFiles()
+    queues = ConsumeQueues.load(tmp_path / "s", OPTIONS.consumequeue_file_size, files)
+    queue = queues.by_key["topic", 0]
+    queues.truncate(below, scrub=scrub)
+    left = -(-kept // PER_FILE)
+    assert len(files.opened) == len(set(files.opened)) == 3 - max(left, 1) + 1
+    assert (queue.min, queue.max, queue.room) == (0, kept, kept)
+    assert queue.starts == [number * OPTIONS.consumequeue_file_size for number in range(left)]
+    assert sorted(path.name for path in queue.directory.iterdir()) == [f"{one:020d}" for one in queue.starts]
+    assert [place for place, _, _ in queue.units(0, kept)] == places[:kept]
+    if left:
+        data = queue.path_of(queue.starts[-1]).read_bytes()
+        assert not data[kept * UNIT.size - queue.starts[-1] :].strip(b"\0")
+
+
+class CountingFiles(Files):
+    """Files that are noted when they are opened."""
+
+    def __init__(self) -> None:
+        self.opened: list[Path] = []
+
+    def open(self, path: Path, flags: int, mode: int = 0o777) -> int:
+        """See `Files`."""
+        self.opened.append(path)
+        return super().open(path, flags, mode)
 
 
 @pytest.mark.parametrize("kept", [0, 1, 50, 204, 205, 410, 649, 650])

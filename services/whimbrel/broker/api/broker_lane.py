@@ -307,7 +307,9 @@ class BrokerLane:
 
     def end(self, name: str, queue_id: int) -> int:
         """Return the number of a queue's next entry."""
-        return self.store.queues.get_or_create(name, queue_id).max
+        queues = self.store.queues
+        queue = queues.by_key.get((name, queue_id)) or queues.get_or_create(name, queue_id)
+        return queue.max
 
     # Parked answers
 
