@@ -107,6 +107,14 @@ class Files:
         """As `os.fdatasync`. An error is final: a later call may succeed without having written anything."""
         os.fdatasync(fd)
 
+    def write_back_all(self, fd: int) -> None:
+        """Write back what is dirty on a file's file system, of all files and writers, and wait for that.
+
+        Syncs of many files that follow find little left to do. It vouches for none of them: errors are theirs
+        to find, and a failure here is harmless.
+        """
+        libc.syncfs(fd)
+
     def fsync(self, fd: int) -> None:
         """As `os.fsync`, also for directories."""
         os.fsync(fd)

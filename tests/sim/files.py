@@ -480,6 +480,9 @@ class SimFiles(Files):
         node.mappings.append((self, seen))
         return mapped
 
+    def write_back_all(self, fd: int) -> None:
+        """Nothing: a page that is written back early may be so or not, whatever the disk does."""
+
     def populate(self, address: int, length: int) -> None:
         """Nothing: pages of a memfd come by themselves."""
 

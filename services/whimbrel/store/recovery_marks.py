@@ -34,7 +34,8 @@ from whimbrel.machine import FILES, Files
 
 __all__ = ["CHECK_BYTES", "MARK_BYTES", "MARK_INTERVAL_S", "LogMark", "QueueMark"]
 
-# A mark is written after so much log, or after so long: what recovery reads stays small.
+# A mark is written after so much log, or after so long: what recovery reads stays small. The queues' mark
+# waits longer after so much log where it takes long itself (`MarkWriter.apart_s`).
 MARK_BYTES = 64 * 1024 * 1024
 MARK_INTERVAL_S = 5.0
 CHECK_BYTES = 64 * 1024 * 1024  # quickly verified, and far more than disks keep in caches of their own

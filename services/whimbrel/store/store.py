@@ -230,6 +230,8 @@ class MessageStore(abc.ABC):
         writer = self.mark_writer
         if not due or writer.busy or (self.dispatched == self.marked_offset and writer.written):
             return
+        if now - self.marked_at < writer.apart_s:
+            return
         self.submit_mark()
 
     def submit_mark(self) -> None:

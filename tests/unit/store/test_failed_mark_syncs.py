@@ -21,6 +21,8 @@ from failedsynckit import (
 )
 from storekit import make_draft
 from whimbrel.errors import StoreFull
+from whimbrel.store import mark_writer
+from whimbrel.store.codec import UNIT_SIZE
 from whimbrel.store.commitlog import LogWriter
 from whimbrel.store.master_store import MasterStore
 
@@ -150,3 +152,70 @@ def test_the_flush_thread_outlives_a_mark_that_can_not_be_looked_up(
     assert log.flushed == 100
     monkeypatch.undo()
     log.close(clean=False)
+
+
+@pytest.mark.parametrize("queues", [2, 4])
+def test_very_many_files_are_written_back_together_and_each_is_synced(
+    store: MasterStore, machine: RefusingMachine, monkeypatch: pytest.MonkeyPatch, queues: int
+) -> None:
+    mark(store, machine)
+    monkeypatch.setattr(mark_writer, "WRITTEN_BACK_FROM", 4)
+    for queue_id in range(queues):
+        store.append([make_draft(queue_id, queue_id=queue_id)])
+    machine.files.calls.clear()
+    mark(store, machine)
+    calls = machine.files.calls
+    assert calls.count(("write back", "s")) == calls[:1].count(("write back", "s")) == (queues == 4)
+    assert store.mark_writer.vouched == store.written
+    for queue in store.queues:
+        assert machine.files.is_on_disk(queue.mapped_path, queue.max * UNIT_SIZE)
+
+
+def test_what_is_written_back_is_not_vouched_for_before_it_is_synced(
+    store: MasterStore, machine: RefusingMachine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mark(store, machine)
+    monkeypatch.setattr(mark_writer, "WRITTEN_BACK_FROM", 1)
+    before = store.mark_writer.vouched
+    append_small(store, range(10))
+    machine.files.failing = {"/consumequeue/": 1}
+    mark(store, machine)
+    assert ("write back", "s") in machine.files.calls
+    assert store.mark_writer.vouched == before and not store.mark_writer.written
+    mark(store, machine)
+    assert store.mark_writer.vouched == store.written
+
+
+@pytest.mark.parametrize(("takes_s", "apart_s"), [(0.0, 0.0), (1.0, 3.0), (2.0, 5.0), (60.0, 5.0)])
+def test_marks_that_take_long_are_apart(
+    store: MasterStore,
+    machine: RefusingMachine,
+    monkeypatch: pytest.MonkeyPatch,
+    takes_s: float,
+    apart_s: float,
+) -> None:
+    def slow(path: Path) -> None:
+        machine.now += takes_s
+        monkeypatch.undo()
+        store.mark_writer.sync(path)
+
+    append_small(store, range(5))
+    store.mark_writer.wait()
+    machine.now += 100
+    began = machine.now
+    monkeypatch.setattr(store.mark_writer, "sync", slow)
+    store.advance_mark()
+    store.mark_writer.wait()
+    marked = store.mark_writer.vouched
+    assert (marked, machine.now) == (store.written, began + takes_s)
+    monkeypatch.setattr("whimbrel.store.store.MARK_BYTES", 1)
+    append_small(store, range(5))
+    if apart_s:
+        machine.now = began + apart_s - 0.01
+        store.advance_mark()
+        store.mark_writer.wait()
+        assert store.mark_writer.vouched == marked
+    machine.now = began + apart_s
+    store.advance_mark()
+    store.mark_writer.wait()
+    assert store.mark_writer.vouched == store.written
