@@ -310,6 +310,7 @@ class Deliveries:
         Returns:
             How many entries are done, how many messages were taken, bytes of their records, where the last
             one stands (-1: none was taken), and responses behind gRPC's prefix.
+        """
 
 class BulkPlan:
     """The parts of the log that go into a frame of a bulk reader."""

@@ -10,7 +10,7 @@
 //! index     keys -> an index file
 //! hash      Java's hash of a text, and that of a key in the index
 //! calls     bytes of a connection -> calls of one method, and frames of their answers; hpack: their header blocks
-//! send      a request's messages (proto) -> records, entries and keys; pass: one read of a connection
+//! send      a request's messages (proto) -> records, entries and keys; pass: reads of connections
 //! bulk      queue entries and pieces of the log -> frames of a bulk reader
 //! deliver   records of the log -> messages for consumers, with digests of their bodies; pull: all of a pull's; ack: acknowledgements -> what is done, and their answers
 //! replica   what the loops of both replicators do next

@@ -51,7 +51,7 @@ class MarkWriter:
         self.doubtful: set[Path] = set()  # files of which a sync failed; owed as well
         self.written = True  # whether the last mark is
         self.vouched = 0  # the offset of the last mark that is
-        self.took_s = 0.0  # to write the last one that was submitted, or to fail to
+        self.took_s = 0.0  # to write the last one of very many files, or to fail to; 0 behind one of fewer
         self.synced = 0  # the last collection of which all files are on disk, and so all of those before
         self.worker = machine.worker("queue-mark", self.run)
 
@@ -62,7 +62,8 @@ class MarkWriter:
 
     @property
     def apart_s(self) -> float:
-        """How long after the begin of the last mark the next one has to wait, at most MARK_INTERVAL_S."""
+        """How long after the begin of a mark of very many files the next one has to wait, at most
+        MARK_INTERVAL_S."""
         return min(APART * self.took_s, MARK_INTERVAL_S)
 
     def submit(
@@ -88,7 +89,8 @@ class MarkWriter:
                 "the mark of %s can't be written: %s; recovery would start further back", self.root, error
             )
         finally:
-            self.took_s = self.machine.monotonic() - began
+            many = len(self.job[1]) >= WRITTEN_BACK_FROM
+            self.took_s = self.machine.monotonic() - began if many else 0.0
             self.job = None
 
     def write(

@@ -186,18 +186,25 @@ def test_what_is_written_back_is_not_vouched_for_before_it_is_synced(
     assert store.mark_writer.vouched == store.written
 
 
-@pytest.mark.parametrize(("takes_s", "apart_s"), [(0.0, 0.0), (1.0, 3.0), (2.0, 5.0), (60.0, 5.0)])
-def test_marks_that_take_long_are_apart(
+@pytest.mark.parametrize(
+    ("very_many", "takes_s", "apart_s"),
+    [(1, 0.0, 0.0), (1, 1.0, 3.0), (1, 2.0, 5.0), (1, 60.0, 5.0), (1000, 60.0, 0.0)],
+)
+def test_marks_of_very_many_files_are_apart(
     store: MasterStore,
     machine: RefusingMachine,
     monkeypatch: pytest.MonkeyPatch,
+    very_many: int,
     takes_s: float,
     apart_s: float,
 ) -> None:
+    monkeypatch.setattr(mark_writer, "WRITTEN_BACK_FROM", very_many)
+    sync = store.mark_writer.sync
+
     def slow(path: Path) -> None:
         machine.now += takes_s
-        monkeypatch.undo()
-        store.mark_writer.sync(path)
+        monkeypatch.setattr(store.mark_writer, "sync", sync)
+        sync(path)
 
     append_small(store, range(5))
     store.mark_writer.wait()
