@@ -270,7 +270,9 @@ def killed(load: Load) -> float:
     def answered() -> bool:
         with contextlib.suppress(OSError, grpc.RpcError):
             if not calls:
-                socket.create_connection((host, int(port)), 1).close()
+                # From another address: who connects to a free port of the own host may get that very port for
+                # the own end, and be connected to itself; the master then finds its port taken.
+                socket.create_connection((host, int(port)), 1, source_address=("127.0.0.2", 0)).close()
                 calls.append(load.api)
             return bool(calls[0].send(topic, b"again").status.code == 20000)
         return False
