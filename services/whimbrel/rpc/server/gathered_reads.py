@@ -86,18 +86,22 @@ def receive_together(reads: "dict[NativeConnection, bytes]") -> None:
             lane.idle += 1
             taken.append((lane, data))
     done: LanePass | None = None
-    faulty: NativeConnection | None = None
+    faulty: list[NativeConnection] = []
     if taken:
         try:
             done = taken[0][0].lane.take(taken)
         except LaneFault as fault:
-            faulty = taken[fault.read][0].connection
-            faulty.fault(fault)
+            faulty = [taken[fault.read][0].connection]
+            faulty[0].fault(fault)
+        except Exception as error:  # noqa: BLE001 - what was done of these reads is not known
+            faulty = [lane.connection for lane, _ in taken]
+            for connection in faulty:
+                connection.fault(error)
+    for connection in faulty:
+        del reads[connection]
     if done is not None:
-        path = done.path
         for (lane, data), read in zip(taken, done.reads, strict=True):
-            lane.connection.receive(data, path, read)
             del reads[lane.connection]
+            lane.connection.receive(data, done.path, read)
     for connection, data in reads.items():
-        if connection is not faulty:
-            connection.receive(data)
+        connection.receive(data)

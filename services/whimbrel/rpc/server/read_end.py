@@ -58,11 +58,13 @@ class ReadEnd:
     def run(self) -> None:
         """Do what was put off to this iteration."""
         self.scheduled = False
-        if self.before is not None:
-            self.reading = True
-            self.before()
+        try:
+            if self.before is not None:
+                self.reading = True
+                self.before()
+        finally:
             self.reading = False
-        self.call_back()
+            self.call_back()
 
     def call_back(self) -> None:
         callbacks, self.callbacks = self.callbacks, []

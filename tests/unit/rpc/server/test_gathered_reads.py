@@ -178,6 +178,30 @@ def test_a_panic_ends_the_connection_whose_read_it_was(tmp_path: Path, stub: soc
     run(body)
 
 
+def test_a_fault_of_ours_ends_the_connections_of_its_pass(
+    tmp_path: Path, stub: socket.socket, monkeypatch: Any
+) -> None:
+    async def body() -> None:
+        rig = Gathering(tmp_path, stub, 2)
+        rig.feed(rig.send())
+        for caller in rig.callers:
+            caller.feed(caller.send())
+
+        def fails(*_: Any) -> bool:
+            raise ValueError("on purpose")
+
+        monkeypatch.setattr(rig.side.store, "append_packed", fails)
+        await asyncio.sleep(0)
+        rig.side.server.flush()
+        assert [caller.sink.closing for caller in rig.callers] == [True, True]
+        monkeypatch.undo()
+        rig.feed(rig.send())  # all others go on
+        assert list(rig.codes().values()) == [v2.OK] * 2
+        rig.close()
+
+    run(body)
+
+
 def test_reads_without_room_for_their_entries_are_pythons(
     tmp_path: Path, stub: socket.socket, monkeypatch: Any
 ) -> None:

@@ -60,6 +60,30 @@ def test_outside_of_a_read_it_is_the_loops_next_iteration() -> None:
     run(scene())
 
 
+def test_reads_that_were_put_off_come_before_what_they_put_off() -> None:
+    async def scene() -> None:
+        loop = asyncio.get_running_loop()
+        reads, done, failures = ReadEnd(loop), list[str](), list[object]()
+
+        def before() -> None:
+            done.append("reads")
+            reads.soon(lambda: done.append("put off by them"))
+            raise ValueError("on purpose")
+
+        loop.set_exception_handler(lambda _, context: failures.append(context["exception"]))
+        reads.before = before
+        reads.begin()
+        reads.soon(lambda: done.append("put off"))
+        reads.end(1)
+        reads.schedule()  # it is already
+        await asyncio.sleep(0)
+        assert done == ["reads", "put off", "put off by them"]
+        assert [type(failure) for failure in failures] == [ValueError]
+        assert (reads.reading, reads.scheduled) == (False, False)
+
+    run(scene())
+
+
 def test_one_that_fails_keeps_no_other_from_being_called() -> None:
     async def scene() -> None:
         loop = asyncio.get_running_loop()
