@@ -32,6 +32,7 @@ REPLICA_TESTS = (
     "-k",
     "lane",
 )
+KEPT_TESTS = ("tests/property/test_lane_recovery.py",)
 BULK_TESTS = ("tests/property/test_lane_bulk.py",)
 RECEIVE_FILES = ("ack.rs", "deliver.rs", "digest.rs", "pull.rs")
 SEND_FILES = ("send.rs", "pass.rs", "calls.rs", "hpack.rs", "proto.rs")
@@ -291,19 +292,7 @@ RULES = (
         "false",
         RECEIVE_TESTS,
     ),
-    Rule(
-        "a body matches its CRC",
-        "deliver.rs",
-        "crc32fast::hash(record.body) & CRC_MASK != record.body_crc & CRC_MASK",
-        "false",
-    ),
-    Rule("numbers are not negative", "deliver.rs", "numbers.iter().any(|number| *number < 0) || ", ""),
-    Rule(
-        "sealed records are Python's",
-        "deliver.rs",
-        'text.starts_with(b"__CR") || text.ends_with(b"C32#")',
-        "false",
-    ),
+    Rule("numbers are not negative", "deliver.rs", " || numbers.iter().any(|number| *number < 0)", ""),
     Rule("text is UTF-8", "deliver.rs", "text.is_ok() && ", ""),
     Rule("rare messages are Python's", "deliver.rs", "words.rare.contains(name) || few", "few"),
     Rule("no property comes twice", "deliver.rs", " || few[..count].contains(&name)", ""),
@@ -354,6 +343,49 @@ RULES = (
     Rule("a first delivery has the number 1", "pull.rs", ".unsigned_abs()) + 1;", ".unsigned_abs());"),
     Rule("negative counts are none", "pull.rs", "reconsume_times.max(0)", "reconsume_times"),
     Rule("deliveries have a last number", "pull.rs", "attempt.min(words.attempt_max)", "attempt"),
+    # Records that recovery keeps
+    Rule(
+        "a body matches its CRC",
+        "record.rs",
+        "crc32fast::hash(record.body) & CRC_MASK != record.body_crc & CRC_MASK",
+        "false",
+        RECEIVE_TESTS,
+    ),
+    Rule(
+        "sealed records are Python's",
+        "record.rs",
+        'text.starts_with(b"__CR") || text.ends_with(b"C32#")',
+        "false",
+        RECEIVE_TESTS,
+    ),
+    Rule(
+        "a kept record has no wrong seal", "record.rs", "(!sealed).then_some", "true.then_some", KEPT_TESTS
+    ),
+    Rule(
+        "lengths make up a record",
+        "record.rs",
+        "record.properties_length != record.properties.len() || ",
+        "",
+        KEPT_TESTS,
+    ),
+    Rule(
+        "a kept record is where it says", "record.rs", " || record.physical_offset != place", "", KEPT_TESTS
+    ),
+    Rule(
+        "a topic that is no text is Python's",
+        "record.rs",
+        "!record.topic.iter().all(printable) || ",
+        "",
+        KEPT_TESTS,
+    ),
+    Rule("a hole is Python's", "record.rs", " || record.properties.contains(&0)", "", KEPT_TESTS),
+    Rule(
+        "the last kept record is told",
+        "record.rs",
+        "last = Some(record.physical_offset);",
+        "last = Some(base);",
+        KEPT_TESTS,
+    ),
     # Bulk reads
     Rule("unwanted tags are not read", "bulk.rs", "!codes.contains(&code)", "false"),
     Rule(
@@ -465,7 +497,7 @@ def main() -> None:
         build(native, module)
         if not all(
             passes(module, tests)
-            for tests in (STORE_TESTS, SEND_TESTS, RECEIVE_TESTS, REPLICA_TESTS, BULK_TESTS)
+            for tests in (STORE_TESTS, SEND_TESTS, RECEIVE_TESTS, REPLICA_TESTS, BULK_TESTS, KEPT_TESTS)
         ):
             sys.exit("the tests fail with the unchanged lane")
         for rule in rules:

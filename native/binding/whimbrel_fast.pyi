@@ -363,6 +363,10 @@ def keys(data: bytes, base: int) -> tuple[int, bool, Keys]:
         How many bytes were plain records, whether what follows is not plain, and their keys.
     """
 
+def kept(data: bytes, base: int) -> tuple[int, int]:
+    """Return how many bytes at the begin of a piece of the log recovery keeps, and where the last record stands
+    (-1: there is none); it ends at the first record that is for Python to look at."""
+
 def hashed(records: list[tuple[str, tuple[str, ...], int, int]]) -> Keys:
     """Hash the keys of records: topic, keys, physical offset, store time in ms.
 

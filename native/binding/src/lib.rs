@@ -18,6 +18,7 @@ use pyo3::types::{PyBytes, PyList, PyString, PyTuple};
 use whimbrel_core::dispatch;
 use whimbrel_core::hash::{key_hash, topic_hash};
 use whimbrel_core::index::{Header, Keyed, put};
+use whimbrel_core::record;
 
 create_exception!(whimbrel_fast, Broken, PyRuntimeError, "The lane has a fault: a panic was caught.");
 
@@ -67,6 +68,12 @@ fn entries<'py>(py: Python<'py>, data: &[u8], base: i64) -> PyResult<Entries<'py
 fn keys(data: &[u8], base: i64) -> PyResult<(usize, bool, Keys)> {
     let found = guarded(|| dispatch::keys(data, base))?;
     Ok((found.bytes, found.foreign, Keys { keys: found.keys }))
+}
+
+#[pyfunction]
+fn kept(data: &[u8], base: i64) -> PyResult<(usize, i64)> {
+    let (bytes, last) = guarded(|| record::kept(data, base))?;
+    Ok((bytes, last.unwrap_or(-1)))
 }
 
 #[pyfunction]
@@ -139,6 +146,7 @@ fn whimbrel_fast(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<replica::Following>()?;
     module.add_function(wrap_pyfunction!(entries, module)?)?;
     module.add_function(wrap_pyfunction!(keys, module)?)?;
+    module.add_function(wrap_pyfunction!(kept, module)?)?;
     module.add_function(wrap_pyfunction!(hashed, module)?)?;
     module.add_function(wrap_pyfunction!(joined, module)?)?;
     module.add_function(wrap_pyfunction!(put_keys, module)?)?;

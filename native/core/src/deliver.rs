@@ -8,12 +8,10 @@ use std::fmt::Write;
 
 use crate::digest::digests;
 use crate::proto::{put_varint, varint_len};
-use crate::record::{Next, Record, next};
+use crate::record::{Record, sound};
 
 const COMPRESSED: i32 = 1;
 const FEW: usize = 16; // names that are compared with each other
-const CRC_MASK: u32 = 0x7fff_ffff;
-const SEAL_SIZE: usize = 20; // `__CRC32#`, 0x01, ten digits and 0x02 at the end of the properties; see `seal` in codec.py
 const DIGEST: &[u8] = b"\x22\x24\x08\x02\x12\x20"; // head of the field: 36 bytes, type MD5, 32 digits
 
 /// Names of properties; few have the same length.
@@ -84,22 +82,10 @@ fn many_ordinary(properties: &[u8], words: &Words) -> bool {
 
 /// The record that `bytes` are, all of them, where it stands at `place` of the log and is plain.
 pub fn plain<'a>(bytes: &'a [u8], place: i64, words: &Words) -> Option<Record<'a>> {
-    let Next::Record(record) = next(bytes) else { return None };
-    let whole = record.size == bytes.len() && record.properties_length == record.properties.len();
-    if !whole || record.physical_offset != place {
-        return None;
-    }
+    let record = sound(bytes, place)?;
     let numbers =
         [record.born_time_ms, record.store_time_ms, record.queue_offset, i64::from(record.queue_id)];
-    if numbers.iter().any(|number| *number < 0) || record.topic.is_empty() {
-        return None;
-    }
-    if crc32fast::hash(record.body) & CRC_MASK != record.body_crc & CRC_MASK {
-        return None;
-    }
-    let seal =
-        record.properties.len().checked_sub(SEAL_SIZE).and_then(|at| record.properties.get(at..at + 8));
-    if seal.is_some_and(|text| text.starts_with(b"__CR") || text.ends_with(b"C32#")) {
+    if record.size != bytes.len() || numbers.iter().any(|number| *number < 0) || record.topic.is_empty() {
         return None;
     }
     let text = std::str::from_utf8(record.topic).and_then(|_| std::str::from_utf8(record.properties));

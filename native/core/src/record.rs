@@ -13,6 +13,8 @@ pub const MAGIC_V1: u32 = 0xDAA3_20A7;
 pub const MAGIC_V2: u32 = 0xDAA3_20AB; // topics of more than 127 bytes
 pub const RECORD_BYTES_MIN: usize = 91;
 
+const CRC_MASK: u32 = 0x7fff_ffff;
+const SEAL_SIZE: usize = 20; // `__CRC32#`, 0x01, ten digits and 0x02 at the end of the properties; see `seal` in codec.py
 const BORN_V6: i32 = 0x10;
 const STORE_V6: i32 = 0x20;
 const TRANSACTION_MASK: i32 = 0x0C;
@@ -124,6 +126,39 @@ fn whole(record: &[u8], magic: u32) -> Option<Record<'_>> {
         properties,
         properties_length: usize::from(u16::from_be_bytes(*length)),
     })
+}
+
+/// The record that `bytes` begin with, where it is sound: whole, where it says, its body as its CRC says, not sealed.
+pub fn sound(bytes: &[u8], place: i64) -> Option<Record<'_>> {
+    let Next::Record(record) = next(bytes) else { return None };
+    if record.properties_length != record.properties.len() || record.physical_offset != place {
+        return None;
+    }
+    if crc32fast::hash(record.body) & CRC_MASK != record.body_crc & CRC_MASK {
+        return None;
+    }
+    let seal =
+        record.properties.len().checked_sub(SEAL_SIZE).and_then(|at| record.properties.get(at..at + 8));
+    let sealed = seal.is_some_and(|text| text.starts_with(b"__CR") || text.ends_with(b"C32#"));
+    (!sealed).then_some(record)
+}
+
+/// Walk over the records at the begin of a piece of the log: bytes of those that recovery keeps, and the place of the
+/// last one.
+///
+/// It ends at the first record whose topic or properties may be unusual: Python looks at it. Of others it says the same
+/// as `store/codec.py record_fault`.
+pub fn kept(data: &[u8], base: i64) -> (usize, Option<i64>) {
+    let (mut at, mut last) = (0, None);
+    while let Some(record) = base.checked_add(at as i64).and_then(|place| sound(&data[at..], place)) {
+        let printable = |byte: &u8| (b' '..=b'~').contains(byte);
+        if !record.topic.iter().all(printable) || record.properties.contains(&0) {
+            break;
+        }
+        last = Some(record.physical_offset);
+        at += record.size;
+    }
+    (at, last)
 }
 
 /// The value of a property, empty without one. The last of several counts, and empty ones do not.

@@ -9,12 +9,13 @@ use libfuzzer_sys::fuzz_target;
 use whimbrel_core::bulk::{Bounds, Plan};
 use whimbrel_core::deliver::{Message, Names, Words, plain, put_responses};
 use whimbrel_core::pull::{Budget, Pull};
-use whimbrel_core::record::{Next, next};
+use whimbrel_core::record::{Next, kept, next};
 use whimbrel_core::{dispatch, index};
 
 fuzz_target!(|data: &[u8]| {
     let found = dispatch::entries(data, 0);
     assert!(found.bytes <= data.len());
+    assert!(kept(data, 0).0 <= data.len());
     frame_of(data, data);
     for run in &found.runs {
         frame_of(&run.entries, data);

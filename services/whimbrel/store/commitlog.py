@@ -43,6 +43,7 @@ from whimbrel.store.failed_sync import (
     set_marker,
     whole_records_end,
 )
+from whimbrel.store.lane_passes import LanePasses
 from whimbrel.store.locking import StoreLock
 from whimbrel.store.options import StoreOptions
 from whimbrel.store.pages import FULL_ADVICE, free_bytes, refusing_when_full, zero
@@ -135,12 +136,20 @@ class LogWriter:
 
     @classmethod
     def open(
-        cls, root: Path, options: StoreOptions, *, machine: Machine = MACHINE, set_aside: bool = False
+        cls,
+        root: Path,
+        options: StoreOptions,
+        *,
+        machine: Machine = MACHINE,
+        set_aside: bool = False,
+        by_lane: bool = False,
     ) -> "LogWriter":
         """Lock the store, recover the log, truncate its torn tail, and publish its range as a new epoch.
 
         Args:
             set_aside: also cut a log that ends below what was on disk.
+            by_lane: have the compiled lane look at records, where there is one; for a master's broker, whose
+                cell of the page of marks it needs.
 
         Raises:
             StoreError: the store is in use, its files can't be a log, or the log ends below what was on disk;
@@ -157,13 +166,14 @@ class LogWriter:
             lock.release()
             raise
         try:
-            writer.recover(set_aside=set_aside)
+            passes = LanePasses(machine.lane, writer.page) if by_lane else None
+            writer.recover(set_aside=set_aside, passes=passes)
         except BaseException:
             writer.close(clean=False)
             raise
         return writer
 
-    def recover(self, *, set_aside: bool) -> None:
+    def recover(self, *, set_aside: bool, passes: LanePasses | None) -> None:
         """Find the log's end, remove what is behind it, and start an epoch."""
         root, segments = self.root, self.segments
         self.page.recovering()
@@ -177,6 +187,7 @@ class LogWriter:
             clean=self.was_clean,
             mark=mark,
             checkpoint=read_checkpoint(root, self.files),
+            passes=passes,
         )
         if not set_aside:
             check_whole(root, segments, state)

@@ -71,6 +71,12 @@ class LanePasses:
         native = self.lane.native
         return None if native is None else self.run(native.entries, data, base)
 
+    def kept(self, data: bytes, base: int) -> tuple[int, int] | None:
+        """Return how many bytes at the begin of `data` recovery keeps, and where the last record of them
+        stands (-1: none does); None without the lane. What follows is Python's; see `entries`."""
+        native = self.lane.native
+        return None if native is None else self.run(native.kept, data, base)
+
     def keys(self, data: bytes, base: int) -> tuple[int, bool, Any] | None:
         """Hash the keys of the plain records at the begin of `data`; None without the lane; see `entries`."""
         native = self.lane.native

@@ -90,7 +90,7 @@ class MasterStore(MessageStore):
             StoreError: it is in use, or its files can't be a store.
         """
         open_files_limit()
-        writer = LogWriter.open(root, options, machine=machine)
+        writer = LogWriter.open(root, options, machine=machine, by_lane=True)
         store = None
         try:
             store = cls(root, options, writer, clock=clock)

@@ -36,6 +36,7 @@ from whimbrel.store.codec import (
     decode_record,
     record_fault,
 )
+from whimbrel.store.lane_passes import LanePasses
 from whimbrel.store.recovery_marks import LogMark
 
 __all__ = [
@@ -105,12 +106,22 @@ class LogState:
         return self.end < self.synced
 
 
-def verify_file(read: ReadAt, position: int, file_end: int, *, check_crc: bool = True) -> FileVerdict:
-    """Walk the records of one file from a boundary on."""
+def verify_file(
+    read: ReadAt,
+    position: int,
+    file_end: int,
+    *,
+    check_crc: bool = True,
+    passes: LanePasses | None = None,
+) -> FileVerdict:
+    """Walk the records of one file from a boundary on; `passes` run the lane, where there may be one."""
     last = -1
     while True:
         chunk = read(position, min(READ_BYTES, file_end - position))
         at, filled = 0, len(chunk)
+        kept = None if passes is None else passes.kept(chunk, position)
+        if kept is not None and kept[0]:
+            at, last = kept
         while filled - at >= PREFIX.size:
             size, magic, _ = PREFIX.unpack_from(chunk, at)
             if magic != MAGIC_V1 and magic != MAGIC_V2:
@@ -163,8 +174,9 @@ def recover_log(
     clean: bool,
     mark: LogMark | None,
     checkpoint: Checkpoint | None,
+    passes: LanePasses | None = None,
 ) -> LogState:
-    """Find the log's end."""
+    """Find the log's end; `passes` run the lane, where there may be one."""
     if not starts:
         # A log that was never written has a mark, too, where it is to begin: it verifies nothing.
         synced = mark.offset if mark is not None and mark.check < mark.offset else 0
@@ -178,7 +190,7 @@ def recover_log(
         marked = verify_from == begin or (there and is_boundary(read, verify_from, file_size))
     if not marked:
         verify_from = rocketmq_start(read, starts, clean=clean, checkpoint=checkpoint)
-    end, fault = walk_files(read, verify_from, starts[-1], file_size, synced)
+    end, fault = walk_files(read, verify_from, starts[-1], file_size, synced, passes)
     if fault == NO_NEXT_FILE and synced == end - end % file_size + file_size:
         synced = end  # all of this file is there, and the next one had nothing yet, as on a full disk
     removed = tuple(start for start in starts if start > end)
@@ -187,11 +199,13 @@ def recover_log(
     return LogState(begin, end, verify_from, removed, dirty, fault, marked, synced)
 
 
-def walk_files(read: ReadAt, position: int, last: int, file_size: int, synced: int) -> tuple[int, str]:
+def walk_files(
+    read: ReadAt, position: int, last: int, file_size: int, synced: int, passes: LanePasses | None
+) -> tuple[int, str]:
     """Walk from a boundary to the log's end; return that end and what is wrong there."""
     while True:
         file_end = position - position % file_size + file_size
-        verdict = verify_file(read, position, file_end)
+        verdict = verify_file(read, position, file_end, passes=passes)
         if not verdict.blank:
             if not verdict.fault and verdict.last >= 0 and verdict.end > synced:
                 torn = text_ends_in_zeros(read(verdict.last, verdict.end - verdict.last))
