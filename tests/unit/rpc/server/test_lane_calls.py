@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from h2kit import frames_of
-from lanebroker import SERVICE, Client, Side, frame, plain_message, same
+from lanebroker import SERVICE, Client, Side, answers, frame, plain_message, same
 from lanekit import lane_or_skip
 from lanerig import OPTIONS, Rig, run
 from whimbrel.broker.api.response_bytes import varint
@@ -284,6 +284,26 @@ def test_a_connections_window_that_grows_behind_a_call_is_pythons(
         rig.feed(rig.send() + grown + rig.send())
         assert (rig.by_lane.calls, conn.waiting_bytes, len(conn.streams)) == (before + 2, 0, 0)
         assert list(rig.codes().values()) == [v2.OK] * 2
+        rig.close()
+
+    run(body)
+
+
+def test_answers_that_wait_go_on_when_the_connections_window_grows(
+    tmp_path: Path, stub: socket.socket
+) -> None:
+    async def body() -> None:
+        rig = Rig(tmp_path, stub, waits=False)
+        conn, before = rig.connection.conn, rig.by_lane.calls
+        conn.send_window, first = 100, rig.client.id
+        several = messaging.SendMessageRequest(messages=[plain_message("one")] * 3)
+        # The second answer would fit, but for the first one, which does not.
+        rig.feed(rig.client.call(several.SerializeToString()) + rig.send())
+        assert (rig.by_lane.calls, list(conn.streams)) == (before + 2, [first, first + 2])
+        assert conn.send_window == 0
+        rig.feed(frame(WINDOW_UPDATE, 0, 0, (1000).to_bytes(4, "big")))
+        assert not conn.streams
+        assert list(answers(b"".join(rig.sink.written), frozenset())) == [first, first + 2]
         rig.close()
 
     run(body)
