@@ -134,7 +134,7 @@ test-lane: setup ## all tests with and without the compiled lane, the simulation
 
 fuzz-fast: setup ## the compiled lane beside Python over generated logs and connections (WHIMBREL_LANE_ROUNDS, WHIMBREL_LANE_SEED)
 	@git log -1 --format='commit %h'
-	REQUIRE_LANE=1 WHIMBREL_LANE_ROUNDS=$${WHIMBREL_LANE_ROUNDS:-25} $(PY) -m pytest -q -s --timeout 36000 tests/property/test_lane_store.py tests/property/test_lane_sends.py tests/property/test_lane_receives.py tests/property/test_lane_bulk.py
+	REQUIRE_LANE=1 WHIMBREL_LANE_ROUNDS=$${WHIMBREL_LANE_ROUNDS:-25} $(PY) -m pytest -q -n 2 --timeout 36000 tests/property/test_lane_*.py
 
 fuzz-native: setup ## any bytes for the compiled lane under the address sanitizer: SECONDS=n for each part; needs a nightly compiler
 	@git log -1 --format='commit %h'
