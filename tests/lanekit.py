@@ -219,12 +219,14 @@ class SmallQueue(ConsumeQueue):
     """A queue for which the disk has room for so many entries only."""
 
     room_max: ClassVar[int] = 1 << 30
+    taken = 0  # room that the disk has given, also where the queue's mapping was given up since
 
     def make_room(self) -> None:
         """Refuse what is beyond."""
-        if self.max >= self.room_max:
+        if self.max >= self.room_max and self.room >= self.taken:
             raise StoreFull(f"no room for queue {self.queue_id} of {self.topic}")
         super().make_room()
+        self.taken = max(self.taken, self.room)
 
 
 class SmallQueues(ConsumeQueues):
