@@ -34,7 +34,17 @@ from whimbrel.store.options import StoreOptions, parse_delay_levels
 from whimbrel.store.queues import ConsumeQueues
 from whimbrel.store.walk import Walk
 
-__all__ = ["FILE_SIZE", "ODD", "PLAIN", "Log", "Outcome", "compare", "lane_or_skip", "make_log"]
+__all__ = [
+    "FILE_SIZE",
+    "ODD",
+    "PLAIN",
+    "Log",
+    "Outcome",
+    "compare",
+    "derive",
+    "lane_or_skip",
+    "make_log",
+]
 
 FILE_SIZE = 1 << 16
 OPTIONS = StoreOptions(
@@ -352,7 +362,8 @@ def derive(
         "store time": 0 if any(full for _, _, full in ends) else dispatcher.store_time_ms,
         "index": (index.position, [file.count for file in index.files]),
         "queues": {
-            key: (queue.min, queue.max, queue.dirty, queue.renumbered, len(queue.rolled))
+            # A mapping that is given up is synced before; when that is depends on how many queues a pass has.
+            key: (queue.min, queue.max, queue.dirty, queue.renumbered, len(queue.rolled) * (mapped_max > 2))
             for key, queue in sorted(queues.by_key.items())
         },
         "entries": {key: queue.units(queue.min, queue.max) for key, queue in sorted(queues.by_key.items())},

@@ -549,15 +549,22 @@ def printable(topic: bytes) -> bool:
 
 
 def topic_and_properties(data: bytes, at: int) -> tuple[bytes, bytes]:
-    """Return topic and property text of a whole record that stands at `at`."""
+    """Return topic and property text of a whole record that stands at `at`.
+
+    Raises:
+        CorruptRecord: its parts go beyond its size.
+    """
     size, magic, sys_flag = PREFIX.unpack_from(data, at)
-    bits = sys_flag & V6_MASK
-    topic_at = at + HEAD_SIZES[bits] + BODY_LENGTHS[bits].unpack_from(data, at)[0]
-    if magic == MAGIC_V1:
-        topic_at, topic_end = topic_at + 1, topic_at + 1 + data[topic_at]
-    else:
-        topic_at, topic_end = topic_at + 2, topic_at + 2 + U16.unpack_from(data, topic_at)[0]
-    return data[topic_at:topic_end], data[topic_end + 2 : at + size]
+    bits, end = sys_flag & V6_MASK, at + size
+    body_at = at + HEAD_SIZES[bits]
+    length_size = 1 if magic == MAGIC_V1 else 2  # of the topic's length
+    body_length = BODY_LENGTHS[bits].unpack_from(data, at)[0] if body_at <= end else -1
+    topic_at = body_at + body_length + length_size
+    if body_length >= 0 and topic_at <= end:
+        topic_end = topic_at + int.from_bytes(data[topic_at - length_size : topic_at], "big")
+        if topic_end + 2 <= end:
+            return data[topic_at:topic_end], data[topic_end + 2 : end]
+    raise CorruptRecord(f"its parts do not make up its size {size}")
 
 
 def store_time_of(record: bytes) -> int:

@@ -178,14 +178,20 @@ class Dispatcher:
             if place != base + at:
                 logger.error("the record at %d says that it stands at %d: it gets no entry", base + at, place)
                 continue
-            if sys_flag & V6_MASK or magic != MAGIC_V1:
-                topic, properties = topic_and_properties(data, at)
-                field = bytes((min(len(topic), 255),)) + topic
-            else:
-                topic_at = at + HEAD_V4_SIZE + body_length
-                properties_at = topic_at + 3 + data[topic_at]
+            end = at + size
+            topic_at = at + HEAD_V4_SIZE + body_length
+            usual = magic == MAGIC_V1 and not sys_flag & V6_MASK and body_length >= 0 and topic_at < end
+            properties_at = topic_at + 3 + data[topic_at] if usual else end + 1
+            if properties_at <= end:
                 field = data[topic_at : properties_at - 2]
-                properties = data[properties_at : at + size]
+                properties = data[properties_at:end]
+            else:
+                try:
+                    topic, properties = topic_and_properties(data, at)
+                except CorruptRecord as error:
+                    logger.error("the record at %d is damaged, %s: it gets no entry", place, error)
+                    continue
+                field = bytes((min(len(topic), 255),)) + topic
             if sys_flag & TRANSACTION_MASK in NO_ENTRY:
                 continue
             tags = tags_of(properties)
@@ -227,7 +233,9 @@ class Dispatcher:
     def queue_for(self, field: bytes, queue_id: int) -> ConsumeQueue:
         """Return a queue that is not in the table yet."""
         topic = field[1:].decode("utf-8", "replace")
-        if queue_id < 0 or not topic or "/" in topic or topic in (".", "..") or len(field) > FIELD_BYTES_MAX:
+        # What is no UTF-8 is replaced by three bytes.
+        too_long = max(len(field), 1 + len(topic.encode())) > FIELD_BYTES_MAX
+        if queue_id < 0 or topic in ("", ".", "..") or not {"/", "\0"}.isdisjoint(topic) or too_long:
             # As a path, the topic would name another directory, or none.
             raise CorruptRecord(f"a record of topic {topic!r}, queue {queue_id}")
         queue = self.queues.get_or_create(topic, queue_id)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import islice, takewhile
 from typing import Any, NamedTuple
 
-from whimbrel.errors import StoreFull
+from whimbrel.errors import CorruptRecord, StoreFull
 from whimbrel.machine import MACHINE
 from whimbrel.store.codec import (
     RECORD_BYTES_MIN,
@@ -227,7 +227,10 @@ class Indexer:
             (sys_flag,) = SYS_FLAG.unpack_from(data, at)
             if sys_flag & TRANSACTION_MASK == TRANSACTION_ROLLBACK:
                 continue
-            topic, properties = topic_and_properties(data, at)
+            try:
+                topic, properties = topic_and_properties(data, at)
+            except CorruptRecord:  # dispatch says so
+                continue
             keys = keys_of(properties)
             if not keys:
                 continue
