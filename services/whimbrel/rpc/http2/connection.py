@@ -21,6 +21,9 @@ remembered, so that late frames to those that were reset here are ignored in sil
 SETTINGS change is applied to all of them, once a frame, and `Limits.settings` bounds these frames. One has at
 most `ENTRIES_MAX` entries. Window updates that come while data waits, let none of it out, and follow one
 another without data in between are counted like empty frames. An honest peer sends as many as it has streams.
+
+**Pings** are counted where no data has gone out since the one before. gRPC's clients measure a connection by
+them, up to one for each answer, so a fast one sends thousands a second.
 """
 
 from collections.abc import Callable
@@ -87,6 +90,7 @@ class Connection(SendingHalf):
         block: pieces of an incomplete header block.
         stalled: window updates in a row that let nothing out.
         stalled_at: the connection's window after the last one of them.
+        pinged_at: the connection's window at the peer's last ping; only data makes it smaller.
     """
 
     def __init__(self, *, server: bool, limits: Limits | None = None) -> None:
@@ -103,6 +107,7 @@ class Connection(SendingHalf):
         self.counted_since = 0.0
         self.resets = self.pings = self.settings_seen = self.empty = 0
         self.stalled, self.stalled_at = 0, -1
+        self.pinged_at = self.send_window
         self.handlers: tuple[Callable[[int, int, bytes, list[Event]], None], ...] = (
             self.on_data, self.on_headers, self.on_priority, self.on_reset, self.on_settings, self.on_push,
             self.on_ping, self.on_goaway, self.on_window_update, self.on_continuation,
@@ -501,11 +506,14 @@ class Connection(SendingHalf):
             self.count_empty()
             events.append(Pong(payload))
             return
-        self.pings += 1
-        if self.pings > self.limits.pings:
-            raise ProtocolError(
-                Code.ENHANCE_YOUR_CALM, f"more than {self.limits.pings} pings in {WINDOW_S} s"
-            )
+        if self.send_window >= self.pinged_at:
+            self.pings += 1
+            if self.pings > self.limits.pings:
+                raise ProtocolError(
+                    Code.ENHANCE_YOUR_CALM,
+                    f"more than {self.limits.pings} pings in {WINDOW_S} s with no data between them",
+                )
+        self.pinged_at = self.send_window
         self.frame(PING, ACK, 0, payload)
 
     def on_goaway(self, flags: int, stream_id: int, payload: bytes, events: list[Event]) -> None:

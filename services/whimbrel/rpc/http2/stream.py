@@ -32,7 +32,8 @@ class Limits:
         frame: bytes of a frame.
         block: bytes of a header block, over all of its frames.
         header_list: bytes of its fields, decoded.
-        resets, pings, settings, empty: in WINDOW_S seconds; empty are frames without effect.
+        resets, pings, settings, empty: in WINDOW_S seconds; empty are frames without effect, pings those
+            with no data sent between them.
     """
 
     streams: int = 1024

@@ -343,6 +343,7 @@ def bomb() -> bytes:
     ("attack", "code"),
     [
         (frame(PING, 0, 0, bytes(8)) * 21, Code.ENHANCE_YOUR_CALM),
+        ((frame(WINDOW, 0, 0, u32(1)) + frame(PING, 0, 0, bytes(8))) * 21, Code.ENHANCE_YOUR_CALM),
         (frame(SETTINGS, 0, 0) * 11, Code.ENHANCE_YOUR_CALM),
         (b"".join(headers(n) + frame(RST, 0, n, u32(8)) for n in range(1, 43, 2)), Code.ENHANCE_YOUR_CALM),
         (frame(HEADERS, 0, 1) + frame(CONTINUATION, 0, 1) * 21, Code.ENHANCE_YOUR_CALM),
@@ -356,6 +357,7 @@ def bomb() -> bytes:
     ],
     ids=[
         "pings",
+        "pings and windows",
         "settings",
         "rapid reset",
         "empty continuations",
@@ -379,6 +381,18 @@ async def test_what_is_too_much_ends_the_connection_and_no_other(attack: bytes, 
         assert end is not None and end[0] == code and end[1]
         other.send(message(1))
         assert statuses(other.frames()) == {1: 0}
+
+
+async def test_pings_that_follow_answers_are_no_flood() -> None:
+    """As a Java client measures its connection: once an answer has come, and not again before the ping's."""
+    async with serving(FEW) as server:
+        peer = RawPeer(server)
+        peer.send(HELLO)
+        for number in range(1, 121, 2):
+            peer.send(call(number))
+            assert statuses(peer.frames()) == {number: 0}
+            peer.send(frame(PING, 0, 0, bytes(8)))
+            assert peer.frames() == [(PING, 1, 0, bytes(8))]
 
 
 @pytest.mark.parametrize("name", ["Named", "NamedPulled", "NamedBoth", "U"])
