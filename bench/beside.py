@@ -76,6 +76,7 @@ WARM_SHARES = {"c256": 9, "batch": 5, "c32": 5, "c1": 3}  # of the time that Roc
 CALIBRATE_S = 0.5
 SENDS_MAX = 400_000  # messages of a point: half a GB
 CATCH_UP_S_MAX = 180.0
+RECORD_BYTES = 1252  # of a message of 1 KiB in the log
 LAG_RATES = (0, 3_000, 10_000)  # sends a second beside the probe
 THREADS = (1, 8)  # of an SDK
 SHARE_COUNT = 16_384  # messages that tell the lane's share of a point
@@ -168,7 +169,7 @@ def catch_up(name: str, args: argparse.Namespace) -> Iterator[Row]:
         scratch_directory(args.work) as scratch,
         start(name, "none", scratch, verify=False, **size) as system,
     ):
-        fill(system, "Beside", int(args.log_gb * 1e9 / 1150))
+        fill(system, "Beside", int(args.log_gb * 1e9 / RECORD_BYTES))
         (wanted,) = settle(system, "Beside", 0)
         size_b = log_end(system)
         with contextlib.ExitStack() as stack:
@@ -380,7 +381,12 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--points", default=",".join([*SENDS, *READS]))
     parser.add_argument("--stages", default=",".join(STAGES))
     parser.add_argument("--languages", default=",".join(SDK_LANGUAGES))
-    parser.add_argument("--log-gb", type=float, default=2.05, help="what an empty slave has to catch up with")
+    parser.add_argument(
+        "--log-gb",
+        type=float,
+        default=2.05,
+        help="what an empty slave has to catch up with: one file, all that RocketMQ's gets",
+    )
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--secs", "--seconds", type=float, default=4.0)
     parser.add_argument("--warm", type=float, default=60.0, help="seconds for RocketMQ, after each start")
