@@ -22,8 +22,8 @@ SETTINGS change is applied to all of them, once a frame, and `Limits.settings` b
 most `ENTRIES_MAX` entries. Window updates that come while data waits, let none of it out, and follow one
 another without data in between are counted like empty frames. An honest peer sends as many as it has streams.
 
-**Pings** are counted where no data has gone out since the one before. gRPC's clients measure a connection by
-them, up to one for each answer, so a fast one sends thousands a second.
+**Pings** are counted where no data has gone out since the one before. Clients of gRPC measure a connection by
+them, Java's with one for each answer, so a fast one sends thousands a second.
 """
 
 from collections.abc import Callable
@@ -90,7 +90,6 @@ class Connection(SendingHalf):
         block: pieces of an incomplete header block.
         stalled: window updates in a row that let nothing out.
         stalled_at: the connection's window after the last one of them.
-        pinged_at: the connection's window at the peer's last ping; only data makes it smaller.
     """
 
     def __init__(self, *, server: bool, limits: Limits | None = None) -> None:
@@ -107,7 +106,6 @@ class Connection(SendingHalf):
         self.counted_since = 0.0
         self.resets = self.pings = self.settings_seen = self.empty = 0
         self.stalled, self.stalled_at = 0, -1
-        self.pinged_at = self.send_window
         self.handlers: tuple[Callable[[int, int, bytes, list[Event]], None], ...] = (
             self.on_data, self.on_headers, self.on_priority, self.on_reset, self.on_settings, self.on_push,
             self.on_ping, self.on_goaway, self.on_window_update, self.on_continuation,
@@ -506,14 +504,14 @@ class Connection(SendingHalf):
             self.count_empty()
             events.append(Pong(payload))
             return
-        if self.send_window >= self.pinged_at:
+        if not self.data_sent:
             self.pings += 1
             if self.pings > self.limits.pings:
                 raise ProtocolError(
                     Code.ENHANCE_YOUR_CALM,
-                    f"more than {self.limits.pings} pings in {WINDOW_S} s with no data between them",
+                    f"more than {self.limits.pings} pings in {WINDOW_S} s and no data between them",
                 )
-        self.pinged_at = self.send_window
+        self.data_sent = False
         self.frame(PING, ACK, 0, payload)
 
     def on_goaway(self, flags: int, stream_id: int, payload: bytes, events: list[Event]) -> None:

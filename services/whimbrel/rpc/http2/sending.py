@@ -59,6 +59,7 @@ class SendingHalf:
         waiting_bytes: of data, over all blocked streams.
         gone: numbers of ended streams, in a ring; negative when reset by this side.
         owed: consumed bytes that were not given back to the peer yet.
+        data_sent: since the peer's last ping.
     """
 
     def __init__(self, *, server: bool, limits: Limits) -> None:
@@ -73,6 +74,7 @@ class SendingHalf:
         self.send_window = WINDOW_DEFAULT
         self.receive_window = limits.connection_window
         self.owed = 0
+        self.data_sent = False
         self.peer_window = WINDOW_DEFAULT
         self.peer_frame = FRAME_BYTES_DEFAULT
         self.peer_streams_max = WINDOW_MAX
@@ -157,6 +159,7 @@ class SendingHalf:
         if size <= limit and size <= self.send_window and size <= stream.send_window and len(block) <= limit:
             number = stream.id
             self.send_window -= size
+            self.data_sent = True
             stream.send_window -= size
             stream.local_closed = True
             self.out += (
@@ -204,6 +207,7 @@ class SendingHalf:
             if data or end:
                 stream.send_window -= len(data)
                 self.send_window -= len(data)
+                self.data_sent = True
                 self.frame(DATA, END_STREAM if end else 0, stream.id, data)
             if end:
                 self.ended(stream)
@@ -232,6 +236,7 @@ class SendingHalf:
     def send_response(self, stream: Stream, frames: bytes, size: int) -> None:
         """Send the ready-made frames of a response that `fits`; `size` is that of its data."""
         self.send_window -= size
+        self.data_sent = True
         self.out.append(frames)
         self.ended(stream)
 
@@ -255,6 +260,7 @@ class SendingHalf:
             piece = data[:room] if len(data) > room else data
             stream.send_window -= len(piece)
             self.send_window -= len(piece)
+            self.data_sent = True
             stream.waiting_bytes -= len(piece)
             self.waiting_bytes -= len(piece)
             whole = len(piece) == len(data)

@@ -321,6 +321,7 @@ class LaneCalls:
         """Send answers that fit into the windows, and end their streams."""
         conn = self.connection.conn
         conn.out.append(frames)
+        conn.data_sent = True
         gone = conn.gone
         for stream_id in ids:
             gone[(stream_id >> 1) % GONE_KEPT] = stream_id

@@ -68,6 +68,25 @@ def test_a_frame_of_no_stream_leaves_calls_parked(tmp_path: Path, stub: socket.s
     run(body)
 
 
+@pytest.mark.parametrize("waits", [True, False])
+def test_pings_that_follow_the_lanes_answers_are_not_counted(
+    waits: bool, tmp_path: Path, stub: socket.socket
+) -> None:
+    async def body() -> None:
+        rig = Rig(tmp_path, stub, waits=waits)
+        ping = frame(PING, 0, 0, bytes(8))
+        for _ in range(3):
+            rig.feed(rig.send())
+            rig.side.settle()
+            rig.feed(ping)
+        assert (rig.connection.conn.pings, len(rig.codes())) == (0, 3)
+        rig.feed(ping + ping)
+        assert rig.connection.conn.pings == 2
+        rig.close()
+
+    run(body)
+
+
 def test_a_deadline_ends_a_parked_call(tmp_path: Path, stub: socket.socket) -> None:
     async def body() -> None:
         rig = Rig(tmp_path, stub)

@@ -383,15 +383,17 @@ async def test_what_is_too_much_ends_the_connection_and_no_other(attack: bytes, 
         assert statuses(other.frames()) == {1: 0}
 
 
-async def test_pings_that_follow_answers_are_no_flood() -> None:
+@pytest.mark.parametrize("update", [0, 1000], ids=["ping alone", "window given back before"])
+async def test_pings_that_follow_answers_are_no_flood(update: int) -> None:
     """As a Java client measures its connection: once an answer has come, and not again before the ping's."""
+    before = frame(WINDOW, 0, 0, u32(update)) if update else b""
     async with serving(FEW) as server:
         peer = RawPeer(server)
         peer.send(HELLO)
         for number in range(1, 121, 2):
             peer.send(call(number))
             assert statuses(peer.frames()) == {number: 0}
-            peer.send(frame(PING, 0, 0, bytes(8)))
+            peer.send(before + frame(PING, 0, 0, bytes(8)))
             assert peer.frames() == [(PING, 1, 0, bytes(8))]
 
 
