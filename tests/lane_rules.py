@@ -4,7 +4,8 @@
     python tests/lane_rules.py NAME ...   some, or all of a file: replica.rs
 
 A rule is broken in a copy of `native/`, by replacing one piece of a source file; the module built from it
-takes the place of the installed one, and a test must fail. The unchanged copy must pass.
+takes the place of the installed one, and a test must fail. The unchanged copy must pass. Each core breaks
+rules in a copy of its own.
 """
 
 import os
@@ -13,8 +14,10 @@ import subprocess
 import sys
 import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from queue import Empty, SimpleQueue
 
 REPO = Path(__file__).resolve().parent.parent
 STORE_TESTS = ("tests/property/test_lane_store.py",)
@@ -172,6 +175,7 @@ RULES = (
         "client == self.client && !client.is_empty()",
         "client == client",
     ),
+    Rule("a whole call does not wait", "calls.rs", "if !calls.is_empty() => Stop", "if false => Stop"),
     Rule("a message is not compressed", "calls.rs", "prefix[0] == 0 && length", "length"),
     Rule("received data has a window", "calls.rs", "|| received > self.state.receive_window", ""),
     Rule(
@@ -433,16 +437,44 @@ RULES = (
 )  # fmt: skip
 
 
-def build(native: Path, into: Path) -> None:
-    """Build the module of a copy of `native/`, and put it where Python finds it.
+@dataclass(frozen=True)
+class Copy:
+    """A directory with a copy of `native/`, and the module that was last built from it."""
 
-    Raises:
-        CalledProcessError: it does not compile.
-    """
-    command = ["cargo", "build", "--locked", "-q", "-p", "whimbrel-fast"]
-    quiet = os.environ | {"RUSTFLAGS": "-Awarnings"}  # a broken rule leaves unused names
-    subprocess.run(command, cwd=native, env=quiet, check=True)
-    shutil.copy(native / "target/debug/libwhimbrel_fast.so", into / "whimbrel_fast.so")
+    root: Path
+
+    @property
+    def native(self) -> Path:
+        """Where the sources stand."""
+        return self.root / "native"
+
+    @property
+    def module(self) -> Path:
+        """Where Python finds what was built."""
+        return self.root / "module"
+
+    def build(self) -> None:
+        """Build the module.
+
+        Raises:
+            CalledProcessError: it does not compile.
+        """
+        command = ["cargo", "build", "--locked", "-q", "-p", "whimbrel-fast"]
+        quiet = os.environ | {"RUSTFLAGS": "-Awarnings"}  # a broken rule leaves unused names
+        subprocess.run(command, cwd=self.native, env=quiet, check=True)
+        self.module.mkdir(exist_ok=True)
+        shutil.copy(self.native / "target/debug/libwhimbrel_fast.so", self.module / "whimbrel_fast.so")
+
+    def finds(self, rule: Rule) -> bool:
+        """Break a rule, run its tests, mend it; return whether they failed."""
+        path = self.native / "core/src" / rule.file
+        text = path.read_text()
+        path.write_text(text.replace(rule.old, rule.new))
+        try:
+            self.build()
+            return not passes(self.module, tests_of(rule))
+        finally:
+            path.write_text(text)
 
 
 def passes(module: Path, tests: tuple[str, ...]) -> bool:
@@ -480,6 +512,22 @@ def tests_of(rule: Rule) -> tuple[str, ...]:
     return SEND_TESTS if rule.file in SEND_FILES else STORE_TESTS
 
 
+def break_rules(copy: Copy, rules: "SimpleQueue[Rule]") -> list[str]:
+    """Break rules in a copy until none is left; return the names of those that were not found."""
+    missed = []
+    while True:
+        try:
+            rule = rules.get_nowait()
+        except Empty:
+            return missed
+        began = time.monotonic()
+        found = copy.finds(rule)
+        if not found:
+            missed.append(rule.name)
+        took = time.monotonic() - began
+        print(f"{'found' if found else 'MISSED'} in {took:4.1f} s: {rule.name}", flush=True)
+
+
 def main() -> None:
     """Break the rules."""
     named = sys.argv[1:]
@@ -488,36 +536,30 @@ def main() -> None:
         ["git", "log", "-1", "--format=%h"], cwd=REPO, stdout=subprocess.PIPE, text=True, check=True
     )
     print(f"commit {commit.stdout.strip()}, {len(rules)} rules", flush=True)
-    missed = []
+    for rule in rules:
+        count = (REPO / "native/core/src" / rule.file).read_text().count(rule.old)
+        if count != 1:
+            sys.exit(f"{rule.name}: {rule.old!r} stands {count} times in {rule.file}")
     with tempfile.TemporaryDirectory() as name:
-        root = Path(name)
-        native, module = root / "native", root / "module"
-        module.mkdir()
-        shutil.copytree(REPO / "native", native, ignore=shutil.ignore_patterns("target"))
-        build(native, module)
+        first = Copy(Path(name) / "0")
+        shutil.copytree(REPO / "native", first.native, ignore=shutil.ignore_patterns("target"))
+        first.build()
         if not all(
-            passes(module, tests)
+            passes(first.module, tests)
             for tests in (STORE_TESTS, SEND_TESTS, RECEIVE_TESTS, REPLICA_TESTS, BULK_TESTS, KEPT_TESTS)
         ):
             sys.exit("the tests fail with the unchanged lane")
+        copies = [first]
+        for number in range(1, min(len(rules), os.cpu_count() or 1)):
+            copies.append(Copy(Path(name) / str(number)))
+            shutil.copytree(first.root, copies[-1].root)
+        left: SimpleQueue[Rule] = SimpleQueue()
         for rule in rules:
-            path = native / "core/src" / rule.file
-            text = path.read_text()
-            if text.count(rule.old) != 1:
-                sys.exit(f"{rule.name}: {rule.old!r} stands {text.count(rule.old)} times in {rule.file}")
-            path.write_text(text.replace(rule.old, rule.new))
-            began = time.monotonic()
-            try:
-                build(native, module)
-                found = not passes(module, tests_of(rule))
-            finally:
-                path.write_text(text)
-            if not found:
-                missed.append(rule.name)
-            print(
-                f"{'found' if found else 'MISSED'} in {time.monotonic() - began:4.1f} s: {rule.name}",
-                flush=True,
-            )
+            left.put(rule)
+        with ThreadPoolExecutor(len(copies)) as workers:
+            missed = [
+                name for names in workers.map(break_rules, copies, [left] * len(copies)) for name in names
+            ]
     if missed:
         sys.exit(f"{len(missed)} of {len(rules)} broken rules are not found: {', '.join(missed)}")
     print(f"all {len(rules)} broken rules are found")

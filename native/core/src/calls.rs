@@ -9,7 +9,8 @@
 //! ```
 //!
 //! Between calls is a *quiet point*: no call is being read. All that stands between two quiet points is one group. It is
-//! taken as a whole or not at all, so what is left begins at a frame, with no stream half in and half out.
+//! taken as a whole or not at all, so what is left begins at a frame, with no stream half in and half out. Of a group
+//! that is not whole yet the rest is waited for, unless it has a whole call: then all its frames are foreign.
 
 use crate::hpack::{Decoder, Fields};
 
@@ -233,6 +234,8 @@ impl<'a> Scan<'a> {
                     }
                     self.foreign(end, shape, decoder, fields)
                 }
+                // A whole call does not wait for the rest of another.
+                Next::Partial(_) if !calls.is_empty() => Stop::Foreign(self.position, false),
                 Next::Partial(needed) => {
                     let needed = self.position - self.at + needed;
                     if needed <= HOLD_BYTES_MAX {
@@ -639,6 +642,14 @@ mod tests {
         assert_eq!(scan(&bytes), (vec![vec![1]], begin.len(), Stop::Partial(open.len() + 9)));
         let cut = &bytes[..bytes.len() - 1];
         assert_eq!(scan(cut), (vec![vec![1]], begin.len(), Stop::Partial(open.len())));
+    }
+
+    #[test]
+    fn a_whole_call_does_not_wait_for_the_rest_of_another() {
+        let mixed = [headers(1, b"/p"), headers(3, b"/p"), data(3, 1, b"x")].concat();
+        assert_eq!(scan(&mixed), (vec![], 0, Stop::Foreign(mixed.len(), false)));
+        let cut = [&mixed[..], &data(1, 1, b"xyz")[..5]].concat();
+        assert_eq!(scan(&cut), (vec![], 0, Stop::Foreign(mixed.len(), false)));
     }
 
     #[test]

@@ -185,6 +185,23 @@ def test_the_begin_of_a_call_waits_for_a_while_and_is_pythons_then(
     run(body)
 
 
+@pytest.mark.parametrize("cut", [0, 4])
+def test_a_whole_call_does_not_wait_for_the_rest_of_another(
+    cut: int, tmp_path: Path, stub: socket.socket
+) -> None:
+    async def body() -> None:
+        rig = Rig(tmp_path, stub, waits=False)
+        begun, whole = rig.send(b"x" * 1000), rig.send()
+        headers = HEAD_BYTES + int.from_bytes(begun[:3], "big")
+        rig.feed(begun[:headers] + whole + begun[headers : headers + cut])
+        assert list(rig.codes().values()) == [v2.OK]
+        rig.feed(begun[headers + cut :])
+        assert list(rig.codes().values()) == [v2.OK, v2.OK]
+        rig.close()
+
+    run(body)
+
+
 def test_other_services_take_the_lane_away_and_bring_it_back(tmp_path: Path, stub: socket.socket) -> None:
     async def body() -> None:
         rig = Rig(tmp_path, stub)
