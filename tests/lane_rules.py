@@ -514,7 +514,7 @@ def tests_of(rule: Rule) -> tuple[str, ...]:
 
 def break_rules(copy: Copy, rules: "SimpleQueue[Rule]") -> list[str]:
     """Break rules in a copy until none is left; return the names of those that were not found."""
-    missed = []
+    missed: list[str] = []
     while True:
         try:
             rule = rules.get_nowait()
