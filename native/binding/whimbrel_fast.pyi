@@ -217,7 +217,7 @@ class PlainCalls:
             reads: of different connections.
             log: end, room in bytes, store time and born time in ms, calls that may be parked (None: none is),
                 messages before one that is sampled. None: sends are Python's.
-            topics: is asked for `find(topic)` and `end(topic, queue_id)`.
+            topics: is asked for `find(topic)`, and for `queue(topic, queue_id)` where `find` does not have it.
             leases: is asked for `holds(group, topic, queue_id, epoch, offset, serial)`.
             taken: what becomes of each read is added.
 
@@ -254,9 +254,8 @@ Taken = tuple[
     tuple[None, None, Answers | None]
     | tuple[bytes, list[int], list[tuple[int, bytes, int, int, float | None]]],
 ]
-# Records, runs (topic, queue id, entries, last tags code), keys, topics (name, turn, counts of sizes, bytes),
-# messages.
-Stored = tuple[bytes, list[tuple[str, int, bytes, int]], Keys, list[tuple[str, int, list[int], int]], int]
+# Records, runs (queue, entries, last tags code), keys, topics (name, turn, counts of sizes, bytes), messages.
+Stored = tuple[bytes, list[tuple[Any, bytes, int]], Keys, list[tuple[str, int, list[int], int]], int]
 # The number of a state, ranges of offsets that are done.
 Settled = tuple[int, list[tuple[int, int]]]
 

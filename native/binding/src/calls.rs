@@ -74,15 +74,26 @@ impl HeaderDecoder {
 /// What topics there are, as a Python object knows them. An error of it makes a send not plain.
 struct Known<'a, 'py> {
     topics: &'a Bound<'py, PyAny>,
+    queues: Vec<(String, Bound<'py, PyDict>)>, // of topics that were found
 }
-impl Topics for Known<'_, '_> {
+impl<'py> Topics for Known<'_, 'py> {
+    type Queue = Bound<'py, PyAny>;
+
     fn find(&mut self, topic: &str) -> Option<(u32, u64)> {
         let found = self.topics.call_method1(intern!(self.topics.py(), "find"), (topic,)).ok()?;
-        found.extract().ok()
+        let (queues, turn, by_id): (u32, u64, Bound<'py, PyDict>) = found.extract().ok()?;
+        self.queues.push((topic.to_owned(), by_id));
+        Some((queues, turn))
     }
-    fn end(&mut self, topic: &str, queue_id: u32) -> Option<i64> {
-        let found = self.topics.call_method1(intern!(self.topics.py(), "end"), (topic, queue_id)).ok()?;
-        found.extract().ok()
+    fn queue(&mut self, topic: &str, queue_id: u32) -> Option<(Self::Queue, i64)> {
+        let py = self.topics.py();
+        let (_, by_id) = self.queues.iter().find(|(name, _)| name == topic)?;
+        let queue = match by_id.get_item(queue_id).ok()? {
+            Some(queue) => queue,
+            None => self.topics.call_method1(intern!(py, "queue"), (topic, queue_id)).ok()?,
+        };
+        let end = queue.getattr(intern!(py, "max")).ok()?.extract().ok()?;
+        Some((queue, end))
     }
 }
 
@@ -383,7 +394,7 @@ impl PlainCalls {
             unsampled: log.5,
         });
         let waits = log.is_some_and(|log| log.parks_left.is_some());
-        let (mut known, mut held) = (Known { topics }, Held { leases });
+        let (mut known, mut held) = (Known { topics, queues: vec![] }, Held { leases });
         let mut pass = Pass::new(&self.methods, log, &mut known, &mut held);
         for read in reads.iter() {
             let (decoder, data, connection, client, born_host, approved): ReadOf<'py> = read.extract()?;
@@ -455,11 +466,10 @@ fn taken_object<'py>(
 }
 
 /// What follows from the sends of a pass, as a tuple: see `whimbrel_fast.pyi`.
-fn plan_object(py: Python<'_>, plan: Plan) -> PyResult<Bound<'_, PyTuple>> {
+fn plan_object<'py>(py: Python<'py>, plan: Plan<Bound<'py, PyAny>>) -> PyResult<Bound<'py, PyTuple>> {
     let (runs, topics) = (PyList::empty(py), PyList::empty(py));
-    for run in &plan.runs {
-        let name = &plan.topics[run.topic].name;
-        runs.append((name, run.queue_id, PyBytes::new(py, &run.entries), run.tags))?;
+    for run in plan.runs {
+        runs.append((run.queue, PyBytes::new(py, &run.entries), run.tags))?;
     }
     for topic in &plan.topics {
         topics.append((&topic.name, topic.turn, &topic.counts, topic.bytes))?;
@@ -469,6 +479,6 @@ fn plan_object(py: Python<'_>, plan: Plan) -> PyResult<Bound<'_, PyTuple>> {
 }
 
 /// What follows from the acknowledgements of a pass: of each state, the ranges that are done.
-fn settled_object(py: Python<'_>, mut plan: Plan) -> PyResult<Bound<'_, PyList>> {
+fn settled_object<'py>(py: Python<'py>, mut plan: Plan<Bound<'py, PyAny>>) -> PyResult<Bound<'py, PyList>> {
     PyList::new(py, plan.settled.iter_mut().map(|one| (one.state, one.ranges())))
 }

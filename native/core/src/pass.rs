@@ -31,10 +31,13 @@ pub const ACK: usize = 1;
 
 /// What topics there are.
 pub trait Topics {
+    /// A queue, for the caller: its runs come back with it.
+    type Queue;
+
     /// How many queues may be written, and whose turn was the last one; `None` where sends are not plain.
     fn find(&mut self, topic: &str) -> Option<(u32, u64)>;
-    /// The number of a queue's next entry.
-    fn end(&mut self, topic: &str, queue_id: u32) -> Option<i64>;
+    /// A queue of a topic that was found in this pass, and the number of its next entry.
+    fn queue(&mut self, topic: &str, queue_id: u32) -> Option<(Self::Queue, i64)>;
 }
 
 /// Where records go, and what they may take.
@@ -54,7 +57,8 @@ pub struct Log {
 
 /// Entries of one queue.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Run {
+pub struct Run<Q> {
+    pub queue: Q,
     pub topic: usize,
     pub queue_id: u32,
     pub first: i64,
@@ -109,14 +113,20 @@ impl Settled {
 }
 
 /// All that follows from the plain calls of a pass, but their answers: from sends, or from acknowledgements.
-#[derive(Default)]
-pub struct Plan {
+pub struct Plan<Q> {
     pub settled: Vec<Settled>,
     pub records: Vec<u8>,
-    pub runs: Vec<Run>,
+    pub runs: Vec<Run<Q>>,
     pub keys: Vec<Keyed>,
     pub topics: Vec<Sent>,
     pub messages: u64,
+}
+
+impl<Q> Default for Plan<Q> {
+    fn default() -> Self {
+        let (settled, records, runs, keys, topics) = (vec![], vec![], vec![], vec![], vec![]);
+        Self { settled, records, runs, keys, topics, messages: 0 }
+    }
 }
 
 /// Answers to the calls of a read.
@@ -186,7 +196,7 @@ pub struct Methods {
 struct Request<'a> {
     messages: std::ops::Range<usize>,
     topic: usize,
-    queue_id: u32,
+    run: usize,
     first: i64,
     sizes_at: usize,
     call: &'a Call<'a>,
@@ -201,7 +211,7 @@ pub struct Pass<'a, T: Topics, L: Leases> {
     begun: Option<usize>,           // the method whose calls it takes
     full: bool,                     // of topics or queues
     settled: HashMap<usize, usize>, // where in the plan a state's offsets are
-    plan: Plan,
+    plan: Plan<T::Queue>,
 }
 
 /// What became of a read: its answers, how far it was taken, and why the scan stopped there.
@@ -223,7 +233,7 @@ impl<'a, T: Topics, L: Leases> Pass<'a, T, L> {
     }
 
     /// All that follows from the reads so far, but their answers.
-    pub fn plan(self) -> Plan {
+    pub fn plan(self) -> Plan<T::Queue> {
         self.plan
     }
 
@@ -355,7 +365,7 @@ impl<'a, T: Topics, L: Leases> Pass<'a, T, L> {
                     windows.put(framed(answer_size(policy, some, first)), call, state);
                 }
                 let messages = begin..begin + some.len();
-                requests.push(Request { messages, topic, queue_id, first, sizes_at, call });
+                requests.push(Request { messages, topic, run, first, sizes_at, call });
             }
             (messages.len() as u64 <= log.unsampled).then_some(())
         })();
@@ -399,9 +409,7 @@ impl<'a, T: Topics, L: Leases> Pass<'a, T, L> {
     ) {
         let Methods { policy, shape, indexed, size_bounds, .. } = self.methods;
         let plan = &mut self.plan;
-        let number =
-            plan.runs.iter().position(|run| (run.topic, run.queue_id) == (request.topic, request.queue_id));
-        let run = &mut plan.runs[number.expect("the run was found before")];
+        let run = &mut plan.runs[request.run];
         let sent = &mut plan.topics[request.topic];
         for ((message, size), queue_offset) in
             messages.iter().zip(&sizes[request.sizes_at..]).zip(request.first..)
@@ -409,7 +417,7 @@ impl<'a, T: Topics, L: Leases> Pass<'a, T, L> {
             let place = Place {
                 physical_offset: log.end,
                 size: *size,
-                queue_id: request.queue_id as i32,
+                queue_id: run.queue_id as i32,
                 queue_offset,
                 now_ms: log.now_ms,
                 born_default_ms: log.born_default_ms,
@@ -479,8 +487,8 @@ impl<'a, T: Topics, L: Leases> Pass<'a, T, L> {
             self.full = true;
             return None;
         }
-        let first = self.topics.end(&plan.topics[topic].name, queue_id)?;
-        plan.runs.push(Run { topic, queue_id, first, entries: vec![], tags: 0, next: first });
+        let (queue, first) = self.topics.queue(&plan.topics[topic].name, queue_id)?;
+        plan.runs.push(Run { queue, topic, queue_id, first, entries: vec![], tags: 0, next: first });
         Some(plan.runs.len() - 1)
     }
 }

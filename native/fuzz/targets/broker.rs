@@ -13,11 +13,12 @@ pub struct Broker {
 }
 
 impl Topics for Broker {
+    type Queue = ();
     fn find(&mut self, topic: &str) -> Option<(u32, u64)> {
         (topic.len() < 20).then_some((4, 0))
     }
-    fn end(&mut self, _: &str, queue_id: u32) -> Option<i64> {
-        self.ends.get(queue_id as usize).copied()
+    fn queue(&mut self, _: &str, queue_id: u32) -> Option<((), i64)> {
+        self.ends.get(queue_id as usize).map(|end| ((), *end))
     }
 }
 

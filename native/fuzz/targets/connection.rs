@@ -12,7 +12,7 @@ use whimbrel_core::dispatch;
 use whimbrel_core::hpack::Decoder;
 use whimbrel_core::pass::{Pass, Plan, Read, Reply, Taken};
 
-fn check(plan: &Plan, reply: &Reply, begin: i64) {
+fn check(plan: &Plan<()>, reply: &Reply, begin: i64) {
     let found = dispatch::entries(&plan.records, begin);
     assert!(found.bytes == plan.records.len() && !found.foreign, "records that can't be read");
     assert_eq!(
@@ -20,7 +20,7 @@ fn check(plan: &Plan, reply: &Reply, begin: i64) {
         plan.runs.iter().map(|run| run.entries.len()).sum::<usize>()
     );
     for run in &found.runs {
-        let same = |one: &&whimbrel_core::pass::Run| {
+        let same = |one: &&whimbrel_core::pass::Run<()>| {
             plan.topics[one.topic].name.as_bytes() == run.topic && one.queue_id as i32 == run.queue_id
         };
         let made = plan.runs.iter().find(same).expect("a run");

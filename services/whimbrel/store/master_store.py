@@ -38,8 +38,8 @@ __all__ = ["Appended", "MasterStore", "PackedRun"]
 CLOCK_BEHIND_MAX_MS = 60_000
 
 Encoder = Callable[[RecordDraft, int, int, int], bytes]
-# Entries of one queue that follow each other: topic, queue id, packed entries, the tags code of the last one.
-PackedRun = tuple[str, int, bytes, int]
+# Entries of one queue that follow each other: the queue, packed entries, the tags code of the last one.
+PackedRun = tuple[ConsumeQueue, bytes, int]
 
 logger = logging.getLogger(__name__)
 
@@ -220,15 +220,11 @@ class MasterStore(MessageStore):
             Whether they were appended: none where the disk has no room for entries or refuses to write, or
             where fewer queues may be mapped than have some.
         """
-        by_key = self.queues.by_key
-        found, roomy = [], True
-        for topic, queue_id, entries, _ in runs:
-            queue = by_key[topic, queue_id]
-            found.append((queue, entries))
+        for queue, entries, _ in runs:
             if queue.max + len(entries) // UNIT_SIZE > queue.room:
-                roomy = False
-        if not roomy and not self.reserve_packed(found):
-            return False
+                if not self.reserve_packed(runs):
+                    return False
+                break
         log = self.writer
         try:
             log.put_packed(records)
@@ -239,15 +235,25 @@ class MasterStore(MessageStore):
             return False
         self.store_time_ms = log.store_time_ms = now_ms
         self.dispatched = log.end
-        for queue, entries in found:
-            queue.put_packed(entries)
+        for queue, entries, _ in runs:
+            begin = queue.max
+            end = begin + len(entries) // UNIT_SIZE
+            if end > queue.limit:
+                queue.put_packed(entries)
+                continue
+            # The rest of `ConsumeQueue.put_packed`, inlined: there may be as many runs as messages.
+            assert queue.mapped is not None
+            position = (begin - queue.base) * UNIT_SIZE
+            queue.mapped[position : position + len(entries)] = entries
+            queue.max = end
+            queue.dirty = True
         self.indexer.add_hashed(keys, count)
         return True
 
-    def reserve_packed(self, found: Sequence[tuple[ConsumeQueue, bytes]]) -> bool:
+    def reserve_packed(self, runs: Sequence[PackedRun]) -> bool:
         """Make sure that queues have room for packed entries; return whether all have."""
         try:
-            return self.queues.reserve([(queue, len(entries) // UNIT_SIZE) for queue, entries in found])
+            return self.queues.reserve([(queue, len(entries) // UNIT_SIZE) for queue, entries, _ in runs])
         except StoreFull:
             return False
 
@@ -259,9 +265,8 @@ class MasterStore(MessageStore):
         on_arrival = self.dispatcher.on_arrival
         if on_arrival is None:
             return
-        by_key = self.queues.by_key
-        for topic, queue_id, _, tags in runs:
-            on_arrival(topic, queue_id, by_key[topic, queue_id].max - 1, tags)
+        for queue, _, tags in runs:
+            on_arrival(queue.topic, queue.queue_id, queue.max - 1, tags)
 
     @property
     def visible_end(self) -> int:

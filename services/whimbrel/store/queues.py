@@ -24,7 +24,8 @@ class ConsumeQueues:
         given_offsets: where queues without a message in the log go on.
         by_key: (topic, queue id) to queue.
         made: how many queues were put into the table so far.
-        by_field: the topic as records hold it (length byte first), then the queue id, to queue.
+        by_topic: the topic, then the queue id, to queue.
+        by_field: the same by the topic as records hold it (length byte first).
     """
 
     queue_class: type[ConsumeQueue] = ConsumeQueue
@@ -41,6 +42,7 @@ class ConsumeQueues:
         self.given_offsets = GivenQueueOffsets(root, files)
         self.by_key: dict[tuple[str, int], ConsumeQueue] = {}
         self.made = 0
+        self.by_topic: dict[str, dict[int, ConsumeQueue]] = {}
         self.by_field: dict[bytes, dict[int, ConsumeQueue]] = {}
 
     @classmethod
@@ -94,7 +96,11 @@ class ConsumeQueues:
         queue.deleted_below = self.deleted_offsets.get(queue.topic, queue.queue_id)
         self.made += 1
         self.by_key[(queue.topic, queue.queue_id)] = queue
-        self.by_field.setdefault(field_of(queue.topic), {})[queue.queue_id] = queue
+        by_id = self.by_topic.get(queue.topic)
+        if by_id is None:
+            field = field_of(queue.topic)
+            by_id = self.by_topic[queue.topic] = self.by_field.setdefault(field, {})
+        by_id[queue.queue_id] = queue
 
     def go_on(self, queue: ConsumeQueue) -> None:
         """Have a queue without a message in the log go on where it ended."""
@@ -253,6 +259,7 @@ class ConsumeQueues:
         for key in [key for key in self.by_key if key[0] == topic]:
             self.by_key.pop(key).remove()
         self.by_field.pop(field_of(topic), None)
+        self.by_topic.pop(topic, None)
         directory = self.directory / topic
         if self.files.exists(directory):
             self.files.rmdir(directory)

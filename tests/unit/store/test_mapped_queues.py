@@ -200,7 +200,7 @@ def test_room_in_several_queues_is_looked_at_again(store: MasterStore, machine: 
     assert store.queues.reserve([(queue, 1) for queue in (queues[0], queues[3])])
     assert not store.queues.reserve([(queue, 1) for queue in queues[:4]])  # more than there are places
     end = store.written
-    runs = [("topic", queue_id, UNIT.pack(end, 100, 0), 0) for queue_id in range(4)]
+    runs = [(queue, UNIT.pack(end, 100, 0), 0) for queue in queues[:4]]
     assert not store.append_packed(bytes(400), runs, None, 4, NOW)
     assert store.written == end
     assert store.append_packed(bytes(300), runs[:3], None, 3, NOW)

@@ -263,7 +263,7 @@ def test_packed_records_that_the_system_refuses_to_write_are_not_there(
 ) -> None:
     """Many at once are written by a system call; few go into the mapping, and can't be refused."""
     source, store = open_master(tmp_path / "from"), open_master(tmp_path / "to")
-    store.queues.get_or_create("topic", 0)
+    queue = store.queues.get_or_create("topic", 0)
     store.writer.ensure_segment()
     answers = [source.append([make_draft(number, size=1000)])[0] for number in range(10)]
     units = b"".join(UNIT.pack(one.physical_offset, one.size, 0) for one in answers)
@@ -276,10 +276,10 @@ def test_packed_records_that_the_system_refuses_to_write_are_not_there(
 
     with monkeypatch.context() as patch:
         patch.setattr(Files, "pwrite", refused)
-        assert not store.append_packed(records, [("topic", 0, units, 0)], (), 10, NOW)
+        assert not store.append_packed(records, [(queue, units, 0)], (), 10, NOW)
         assert (store.written, store.queue_range("topic", 0)) == (0, (0, 0))
-        assert store.append_packed(records[:small], [("topic", 0, units[: UNIT.size], 0)], (), 1, NOW)
-    left = [("topic", 0, units[UNIT.size :], 0)]
+        assert store.append_packed(records[:small], [(queue, units[: UNIT.size], 0)], (), 1, NOW)
+    left = [(queue, units[UNIT.size :], 0)]
     assert store.append_packed(records[small:], left, (), 9, NOW)
     assert store.read_log(0, answers[-1].end) == records
     assert [store.queue_units("topic", 0, 0, 10)[number][0] for number in range(10)] == [

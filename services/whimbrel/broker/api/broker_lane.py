@@ -12,8 +12,8 @@ where the log and the queues end, and how much room there is. No sends are taken
 the ordinary: no writes are taken, the disk is full, the log has failed, records are sealed, too many sends
 wait. So each error comes from Python, from the same bytes.
 
-What the lane must know of topics it asks (`find`, `end`), once a pass for each. The client of a call must be
-one that Python knows (`tables/clients.py`): its first call is Python's.
+What the lane must know of topics it asks (`find`, `queue`), once a pass for each. The client of a call must
+be one that Python knows (`tables/clients.py`): its first call is Python's.
 
 Traces: while tracing is on, messages with a trace context are Python's, and so is each message that is
 sampled; both count down `Admission.unsampled`.
@@ -54,6 +54,7 @@ from whimbrel.rpc.server.lane_calls import LaneAnswers, LaneCalls, LaneFault, La
 from whimbrel.rpc.server.request_limits import SEND_ENTRIES_MAX
 from whimbrel.rpc.server.responses import OK, status_of
 from whimbrel.store.codec import PROPERTIES_BYTES_MAX
+from whimbrel.store.consumequeue import ConsumeQueue
 from whimbrel.store.lane_passes import LanePasses
 from whimbrel.store.master_store import MasterStore
 
@@ -298,18 +299,17 @@ class BrokerLane:
 
     # Asked by the lane
 
-    def find(self, name: str) -> tuple[int, int] | None:
-        """Return how many queues a topic has for sends, and whose turn was the last; None for Python's."""
+    def find(self, name: str) -> tuple[int, int, dict[int, ConsumeQueue]] | None:
+        """Return how many queues a topic has for sends, whose turn was the last, and those queues that are
+        there by their numbers; None for Python's."""
         target = self.admission.target(name)
         if target is None or not target.plain or not target.queues:
             return None
-        return target.queues, target.turn
+        return target.queues, target.turn, self.store.queues.by_topic.get(name, {})
 
-    def end(self, name: str, queue_id: int) -> int:
-        """Return the number of a queue's next entry."""
-        queues = self.store.queues
-        queue = queues.by_key.get((name, queue_id)) or queues.get_or_create(name, queue_id)
-        return queue.max
+    def queue(self, name: str, queue_id: int) -> ConsumeQueue:
+        """Make a queue that is not there yet."""
+        return self.store.queues.get_or_create(name, queue_id)
 
     # Parked answers
 
