@@ -396,11 +396,6 @@ def test_a_panic_in_a_pull_leaves_all_of_it_to_python(
     run(body)
 
 
-@pytest.mark.parametrize("part", range(4))
-def test_pulls_from_any_log_have_the_same_answers(tmp_path: Path, stub: socket.socket, part: int) -> None:
-    play_all(tmp_path, part, PULLS, lambda work, rng: pulled(work, stub, rng))
-
-
 def pulled(work: Path, stub: socket.socket, rng: random.Random) -> int:
     """Pull from a generated log; return how many calls it were."""
     history = History(work, stub, rng)
@@ -610,3 +605,8 @@ def append_odd(side: Side, draft: RecordDraft, *, damaged: bool) -> None:
         log = side.store.writer
         assert log.segment is not None
         log.segment.mapped[place.physical_offset - log.base + 90] ^= 1
+
+
+@pytest.mark.parametrize("part", range(4))
+def test_pulls_from_any_log_have_the_same_answers(tmp_path: Path, stub: socket.socket, part: int) -> None:
+    play_all(tmp_path, part, PULLS, lambda work, rng: pulled(work, stub, rng))
