@@ -129,7 +129,8 @@ def environment(services: Path = SERVICES) -> dict[str, str]:
         kept |= {"WHIMBREL_BROKER_TRANSPORT": transport, "WHIMBREL_NAMESERVER_TRANSPORT": transport}
     if transport := os.environ.get("WHIMBREL_CLIENT_TRANSPORT"):
         kept["WHIMBREL_CLIENT_TRANSPORT"] = transport
-    if lane := os.environ.get("WHIMBREL_TEST_LANE"):
+    lane = os.environ.get("WHIMBREL_TEST_LANE")
+    if lane and (services / "whimbrel/lane.py").exists():  # earlier versions have no such settings
         kept |= {"WHIMBREL_LANE": lane, "WHIMBREL_BROKER_LANE": lane, "WHIMBREL_REPLICATOR_LANE": lane}
     return kept | {"PYTHONPATH": str(services), "PYTHONUNBUFFERED": "1"}
 
