@@ -134,6 +134,7 @@ class Rig:
             "SLAVE_PORT": str(slave),
             "COMMITLOG_FILE_SIZE": str(SMALL_LOG_FILE if small else LOG_FILE),
             "HEALTH_INTERVAL": "1s",
+            "LANE": os.environ.get("WHIMBREL_TEST_LANE", "auto"),
             **environment,
         }
         files = (ROOT / "docker-compose.yml", *([HERE / "small-disk.yaml"] if small else []))

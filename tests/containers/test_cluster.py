@@ -1,6 +1,7 @@
 """The compose cluster as it stands: what its containers may do, how it starts, stops, and copies."""
 
 import json
+import os
 import re
 import time
 from collections.abc import Callable
@@ -9,7 +10,7 @@ from typing import Any
 import pytest
 
 from containers.rig import Rig, until
-from stack import SERVICES, Failed, Stack
+from stack import ROOT, SERVICES, Failed, Stack
 from whimbrel.client import Message
 from whimbrel.client.sync import Producer
 
@@ -28,6 +29,13 @@ def send(rig: Rig, topic: str, count: int = COUNT) -> None:
     with Producer(rig.endpoint) as producer:
         for number in range(count):
             producer.send(Message(topic=topic, body=b"%d" % number))
+
+
+def metrics_of(rig: Rig, service: str) -> str:
+    """Return what a container tells the others."""
+    ask = "import sys, urllib.request as u; print(u.urlopen(sys.argv[1], timeout=5).read().decode())"
+    address = f"http://{service}:9464/metrics"
+    return str(rig.container("nameserver").exec_run(["python", "-c", ask, address]).output.decode())
 
 
 def test_all_become_healthy(rig: Rig, measured: Callable[[str], None]) -> None:
@@ -128,10 +136,21 @@ def test_services_may_start_in_any_order(client: Any, image: str) -> None:
 
 
 def test_every_container_serves_its_metrics_to_the_others(rig: Rig) -> None:
-    ask = "import sys, urllib.request as u; print(u.urlopen(sys.argv[1], timeout=5).read().decode())"
     for service in SERVICES:
-        done = rig.container("nameserver").exec_run(["python", "-c", ask, f"http://{service}:9464/metrics"])
-        assert "whimbrel_build_info{" in done.output.decode(), service
+        assert "whimbrel_build_info{" in metrics_of(rig, service), service
+
+
+def test_the_image_has_the_compiled_lane_whose_wheel_lies_in_dist(rig: Rig) -> None:
+    """Without `make wheel` it has none, and says nothing of it; CI makes one."""
+    wheels = sorted((ROOT / "dist").glob("whimbrel_fast-*.whl"))
+    assert wheels or not os.environ.get("REQUIRE_LANE"), "REQUIRE_LANE is set; `make wheel` makes one"
+    version = wheels[0].name.split("-")[1] if wheels else ""
+    told = rig.container("nameserver").exec_run(["whimbrel", "--version"]).output.decode()
+    assert told.rstrip().endswith(f"lane {version}" if wheels else "lane off (not installed)")
+    used = bool(wheels) and os.environ.get("WHIMBREL_TEST_LANE") != "off"
+    for service in ("broker-master", "broker-slave"):
+        (line,) = re.findall(r"^whimbrel_lane\{.*$", metrics_of(rig, service), re.MULTILINE)
+        assert line.endswith(f'version="{version}"}} 1' if used else "} 0"), line
 
 
 def test_profile_for_observability_is_accepted_with_pinned_images(client: Any) -> None:
