@@ -150,7 +150,7 @@ def test_the_image_has_the_compiled_lane_whose_wheel_lies_in_dist(rig: Rig) -> N
     used = bool(wheels) and os.environ.get("WHIMBREL_TEST_LANE") != "off"
     for service in ("broker-master", "broker-slave"):
         (line,) = re.findall(r"^whimbrel_lane\{.*$", metrics_of(rig, service), re.MULTILINE)
-        assert line.endswith(f'version="{version}"}} 1' if used else "} 0"), line
+        assert line.endswith(f'version="{version}"}} 1.0' if used else "} 0.0"), line
 
 
 def test_profile_for_observability_is_accepted_with_pinned_images(client: Any) -> None:
