@@ -66,12 +66,10 @@ def pytest_configure() -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what runs once more without the lane; `lane_rules.py` has the first part of each test first."""
+    """Mark what runs once more without the lane."""
     for item in items:
         if item.nodeid.startswith(LANE_TESTS):
             item.add_marker(pytest.mark.lane)
-    if os.environ.get("WHIMBREL_LANE_RULES"):
-        items.sort(key=lambda item: item.nodeid[-3:] in ("[1]", "[2]", "[3]"))
 
 
 def pytest_report_header() -> str:

@@ -13,6 +13,7 @@ from containers.rig import Rig, until
 from stack import ROOT, SERVICES, Failed, Stack
 from whimbrel.client import Message
 from whimbrel.client.sync import Producer
+from whimbrel.lane import sources
 
 pytestmark = [pytest.mark.docker, pytest.mark.timeout(240)]
 
@@ -141,12 +142,16 @@ def test_every_container_serves_its_metrics_to_the_others(rig: Rig) -> None:
 
 
 def test_the_image_has_the_compiled_lane_whose_wheel_lies_in_dist(rig: Rig) -> None:
-    """Without `make wheel` it has none, and says nothing of it; CI makes one."""
+    """One of the sources of this tree; none without `make wheel`. CI makes one."""
     wheels = sorted((ROOT / "dist").glob("whimbrel_fast-*.whl"))
     assert wheels or not os.environ.get("REQUIRE_LANE"), "REQUIRE_LANE is set; `make wheel` makes one"
     version = wheels[0].name.split("-")[1] if wheels else ""
     told = rig.container("nameserver").exec_run(["whimbrel", "--version"]).output.decode()
     assert told.rstrip().endswith(f"lane {version}" if wheels else "lane off (not installed)")
+    if wheels:
+        ask = ["python", "-c", "import whimbrel_fast; print(whimbrel_fast.SOURCES)"]
+        built_from = rig.container("nameserver").exec_run(ask).output.decode().strip()
+        assert built_from == sources(), "the wheel in dist is of other sources; `make wheel` makes a new one"
     used = bool(wheels) and os.environ.get("WHIMBREL_TEST_LANE") != "off"
     for service in ("broker-master", "broker-slave"):
         (line,) = re.findall(r"^whimbrel_lane\{.*$", metrics_of(rig, service), re.MULTILINE)

@@ -33,7 +33,6 @@ QUEUES = 4
 PLACES = {"order-1": 3, "a": 0, "g4": 1}  # of message groups, on four queues, by RocketMQ's function
 DELAY_MS = 3000
 LATE_S = 1.2  # at most; then comes what the SDK needs to receive it
-# On two brokers twice that: Java's asks each of the other one's four queues first, 5 s each.
 POLL_S = 10.0
 ASKED_S = 120.0  # a transaction is old enough for a check after 6 s, and rounds are half a minute apart
 
@@ -203,8 +202,6 @@ def test_message_that_always_fails_becomes_one_dead_letter(
 def test_delayed_message_comes_when_it_is_due(language: str, cluster: DevCluster) -> None:
     """Checklist 21: 3 s later, not before and at most 1.2 s after; with its type and its time."""
     topic = make(cluster, f"delayed-{language}", MessageType.DELAY)
-    with Admin(cluster.endpoint) as admin:
-        brokers = len({broker.broker_name for broker in admin.cluster().brokers})
     with Program(language, "simple", cluster.endpoint, topic, f"{topic}-g", "*") as consumer:
         consumer.wait_ready()
         began_ms = time.time() * 1000
@@ -223,7 +220,7 @@ def test_delayed_message_comes_when_it_is_due(language: str, cluster: DevCluster
     for body, due in due_s.items():
         room_ms = 1000 if language in SECONDS_ONLY else 1
         assert began_ms + DELAY_MS - 1 <= due * 1000 <= sent_ms + DELAY_MS + room_ms
-        assert 0 <= arrived_s[body] - due <= LATE_S + POLL_S * brokers
+        assert 0 <= arrived_s[body] - due <= LATE_S + POLL_S
     for message in stored(cluster, topic):
         assert message.type is MessageType.DELAY
         assert message.stored_at is not None and message.deliver_at is not None

@@ -236,17 +236,7 @@ class MasterStore(MessageStore):
         self.store_time_ms = log.store_time_ms = now_ms
         self.dispatched = log.end
         for queue, entries, _ in runs:
-            begin = queue.max
-            end = begin + len(entries) // UNIT_SIZE
-            if end > queue.limit:
-                queue.put_packed(entries)
-                continue
-            # The rest of `ConsumeQueue.put_packed`, inlined: there may be as many runs as messages.
-            assert queue.mapped is not None
-            position = (begin - queue.base) * UNIT_SIZE
-            queue.mapped[position : position + len(entries)] = entries
-            queue.max = end
-            queue.dirty = True
+            queue.put_packed(entries)
         self.indexer.add_hashed(keys, count)
         return True
 

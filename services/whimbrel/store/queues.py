@@ -183,7 +183,8 @@ class ConsumeQueues:
         Raises:
             StoreFull: that can't be stored; nothing was deleted.
         """
-        ends = {queue.queue_id: queue.max for queue in self if queue.topic == topic and queue.max}
+        by_id = self.by_topic.get(topic, {})
+        ends = {queue_id: queue.max for queue_id, queue in by_id.items() if queue.max}
         if ends:
             self.deleted_offsets.merge({topic: ends})
         self.remove_topic(topic)
@@ -200,7 +201,7 @@ class ConsumeQueues:
         for queue in self:
             queue.deleted_below = self.deleted_offsets.get(queue.topic, queue.queue_id)
         for topic in self.deleted_offsets.by_topic:
-            queues = [queue for queue in self if queue.topic == topic]
+            queues = self.by_topic.get(topic, {}).values()
             if queues and all(queue.max <= queue.deleted_below for queue in queues):
                 self.remove_topic(topic)
 
@@ -256,8 +257,11 @@ class ConsumeQueues:
 
     def remove_topic(self, topic: str) -> None:
         """Delete all queues of a topic."""
-        for key in [key for key in self.by_key if key[0] == topic]:
-            self.by_key.pop(key).remove()
+        by_id = self.by_topic.get(topic, {})
+        while by_id:
+            queue_id, queue = by_id.popitem()
+            del self.by_key[topic, queue_id]
+            queue.remove()
         self.by_field.pop(field_of(topic), None)
         self.by_topic.pop(topic, None)
         directory = self.directory / topic
