@@ -25,6 +25,10 @@ the old value or the new one. **The cells are the truth**; the doorbell (`whimbr
     3392  address from which a slave's replicator is connected, text of 64 bytes        the replicator
     3456  hosts of known slaves, text of 512 bytes                                      the broker
     4080  replaced, doubtful                                                            the log's writer
+    4096  layout version and boot id once more                                          the first opener
+    4160  dialect, leader's epoch, its start, its log, commit, 3 free cells             the broker
+    4224  commit heard, epoch heard, time of hearing, 5 free cells                      the replicator
+    4288  16 members: time of connecting * 256 + member id + 1                          the replicator
 
 A text is a sequence lock: an int64 that is odd while the text changes, then UTF-8 bytes ended by a zero
 byte or the end of the field. A writer that is killed in between leaves an odd number; the text then reads as
@@ -43,6 +47,13 @@ the log of one epoch. The columns from 3072 on repeat the time of connecting, so
 for another connection's, nor for one of an earlier version's replicator, which does not write them: its slots
 count from their first report on, as they did. An earlier version's broker reads the columns below and counts
 connections.
+
+**Members** (from 4096 on, of groups that commit by majority; `ha/switching.py` has the dialect). A process of an
+earlier version maps the first 4,096 bytes only, and zeroes no more for a new boot: so the second half has a
+header of its own. The leader's epoch and start are about the log whose epoch `leader_log` names: the broker
+sets them after it has recovered that log, and the replicator lets members in only then. A member cell repeats
+the time of connecting, which no two connections share, so it is a sequence lock: who reads it, the
+acknowledgement, and finds it unchanged, has an acknowledgement of that member.
 
 **Replaced** counts the log files that were written again under their old names (`failed_sync.py`): a reader
 that has such a file open must open it anew before it reads what was appended since. **Doubtful** is 0, or one
@@ -70,7 +81,8 @@ from whimbrel.store.counted_slaves import CountedSlave, Slot, count_slaves
 __all__ = ["BEAT_MAX_NS", "PAGE_BYTES", "SLAVES_MAX", "Counted", "SharedPage"]
 
 PAGE_FILE = Path("whimbrel") / "watermark"  # in a store directory
-PAGE_BYTES = 4096
+PAGE_BYTES = 8192
+SECOND = 4096  # where the half begins that earlier versions do not have
 SLAVES_MAX = 16  # connections that a master's replicator serves
 # A process whose beat is older is taken for dead. Each beats at every turn of its loop, many times a second.
 BEAT_MAX_NS = 3_000_000_000
@@ -92,6 +104,7 @@ ID_BITS = 8  # broker ids are below 64
 LOCAL_HA = 3392
 KNOWN_HOSTS, KNOWN_HOSTS_BYTES = 3456, 512
 FILES = 4080
+LEADER, HEARD, MEMBERS = 4160, 4224, 4288
 LOG_BEGIN, LOG_WRITTEN, REPLACED = (LOG + 8) // 8, (LOG + 16) // 8, FILES // 8  # numbers of cells
 TEXT_READS_MAX = 100  # a text that is still changing after so many reads has a dead writer
 
@@ -210,6 +223,15 @@ class SharedPage:
     master_ha = Text(MASTER_HA, TEXT_BYTES)  # slave: "host:port" of the master's replicator, "" = unknown
     known_hosts_text = Text(KNOWN_HOSTS, KNOWN_HOSTS_BYTES)  # master: see `known_hosts`
 
+    ha_dialect = Cell(LEADER)  # 2: the members speak `ha/switching.py`'s, else the classic protocol
+    leader_epoch = Cell(LEADER + 8)  # master: of the leader that writes this log, 0 without one
+    leader_start = Cell(LEADER + 16)  # master: where the log ended when that epoch began
+    leader_log = Cell(LEADER + 24)  # master: the log's `epoch` that both are about
+    commit = Cell(LEADER + 32)  # master: so many members hold the log up to here that it counts
+    heard_commit = Cell(HEARD)  # slave: the leader's commit offset, as far as our log goes
+    heard_epoch = Cell(HEARD + 8)  # slave: of the leader that we follow, 0 while none
+    heard_ns = Cell(HEARD + 16)  # slave: time.monotonic_ns() of the leader's last bytes
+
     def __init__(self, mapped: mmap.mmap | bytearray) -> None:
         self.mapped = mapped
         self.bytes = memoryview(mapped)
@@ -241,6 +263,9 @@ class SharedPage:
                 page.mapped[:] = bytes(PAGE_BYTES)
                 page.clear_slaves()
                 HEADER.pack_into(page.mapped, 0, LAYOUT, boot)
+            elif HEADER.unpack_from(page.mapped, SECOND) != (LAYOUT, boot):
+                page.mapped[SECOND:] = bytes(PAGE_BYTES - SECOND)
+            HEADER.pack_into(page.mapped, SECOND, LAYOUT, boot)
             if page.inode != stat.st_ino:
                 page.inode = stat.st_ino
         except OSError as error:
@@ -257,10 +282,10 @@ class SharedPage:
         path, files = store_root / PAGE_FILE, machine.files
         try:
             data = files.read_bytes(path)
-            current = len(data) >= PAGE_BYTES and describes(data, machine.boot_id(), files.stat(path).st_ino)
+            current = len(data) >= SECOND and describes(data, machine.boot_id(), files.stat(path).st_ino)
         except (FileNotFoundError, StoreError):
             return None
-        return cls(bytearray(data[:PAGE_BYTES])) if current else None
+        return cls(bytearray(data[:PAGE_BYTES].ljust(PAGE_BYTES, b"\0"))) if current else None
 
     def close(self) -> None:
         """Unmap the page; its file stays."""
@@ -418,6 +443,31 @@ class SharedPage:
             text += f" {host}"
         self.known_hosts_text = text.strip()
 
+    def set_member(self, slot: int, member: int) -> None:
+        """Replicator: say which member's connection a slot has, after `set_slave`."""
+        self.cells[MEMBERS // 8 + slot] = self.cells[CONNECTED_AT // 8 + slot] << ID_BITS | member + 1
+
+    def member_acks(self) -> dict[int, int]:
+        """Return what members have acknowledged in the leader's epoch, by member id: R7 of docs/failover.md.
+
+        Only connections count whose reports are proven, about the log as it is now, from where the leader's
+        epoch begins: a member has adopted the epoch when it reports that much.
+        """
+        cells, found = self.cells, {}
+        epoch, start = cells[LOG // 8], self.leader_start
+        if not epoch or self.fed_epoch != epoch or self.leader_log != epoch:
+            return {}
+        for slot in range(SLAVES_MAX):
+            named = cells[MEMBERS // 8 + slot]
+            at_ms = named >> ID_BITS
+            if not named or cells[PROVEN_AT // 8 + slot] != at_ms:
+                continue
+            ack = cells[ACKS // 8 + slot]
+            if ack >= start and cells[MEMBERS // 8 + slot] == named:
+                member = (named & (1 << ID_BITS) - 1) - 1
+                found[member] = max(ack, found.get(member, -1))
+        return found if self.epoch == epoch else {}
+
     def set_ack(self, slot: int, offset: int) -> None:
         """Replicator: publish what a slave has reported."""
         self.cells[ACKS // 8 + slot] = offset
@@ -433,6 +483,7 @@ class SharedPage:
 
     def set_slave(self, slot: int, peer: str, connected_at_ms: int) -> None:
         """Replicator: publish a connection that acknowledged nothing yet; ("", 0) frees the slot."""
+        self.cells[MEMBERS // 8 + slot] = 0  # first: who still sees it sees its acknowledgement
         self.cells[ACKS // 8 + slot] = -1
         self.cells[SENT // 8 + slot] = 0
         self.cells[SENT_BYTES // 8 + slot] = 0
