@@ -82,6 +82,7 @@ class ConsumeQueue:
         renumbered: entries that stand at other numbers than their records say, since this process began.
         rolled: files left since the last `take_dirty`.
         dirty: whether anything was written since `take_dirty`.
+        uncommitted: numbers from `max` on that are given to records which are not committed yet.
     """
 
     __slots__ = (
@@ -109,6 +110,7 @@ class ConsumeQueue:
         "scratch",
         "starts",
         "topic",
+        "uncommitted",
     )
 
     def __init__(
@@ -136,7 +138,7 @@ class ConsumeQueue:
         self.dirty = self.created = False
         self.known_path = -1, directory
         self.places = places or MappedQueues()
-        self.collected = 0
+        self.collected = self.uncommitted = 0
 
     @classmethod
     def load(

@@ -3,6 +3,8 @@
 An append takes these steps, all on the broker's thread: the record encoded and checked, room in the queue,
 room in the log, the record written by one slice assignment, the queue entry, the keys queued for the index.
 At the end of the tick `end_tick` publishes the log's end once and indexes a bounded part.
+
+Where a majority commits, the last two steps wait until the record is committed (`uncommitted.py`, `commit`).
 """
 
 import contextlib
@@ -20,6 +22,7 @@ from whimbrel.store.codec import (
     RECORD_BYTES_MAX,
     TRANSACTION_MASK,
     TRANSACTION_ROLLBACK,
+    UNIT,
     UNIT_SIZE,
     RecordDraft,
     encode_record,
@@ -30,16 +33,15 @@ from whimbrel.store.consumequeue import ConsumeQueue
 from whimbrel.store.dispatch import NO_ENTRY, deliver_time
 from whimbrel.store.options import StoreOptions
 from whimbrel.store.store import RETRY_S, MessageStore
+from whimbrel.store.uncommitted import PackedRun, Uncommitted, UncommittedGroup
 
-__all__ = ["Appended", "MasterStore", "PackedRun"]
+__all__ = ["Appended", "MasterStore"]
 
 # How far the clock may be set back with store times waiting for it. Steps of a clock that is kept by NTP are
 # far below a second.
 CLOCK_BEHIND_MAX_MS = 60_000
 
 Encoder = Callable[[RecordDraft, int, int, int], bytes]
-# Entries of one queue that follow each other: the queue, packed entries, the tags code of the last one.
-PackedRun = tuple[ConsumeQueue, bytes, int]
 
 logger = logging.getLogger(__name__)
 
@@ -60,6 +62,7 @@ class MasterStore(MessageStore):
     Attributes:
         writer: of the log.
         encoder: of records; with or without a CRC of all their bytes (`codec.py`).
+        uncommitted: what is not committed yet; None: records are seen as soon as they are appended.
         on_flushed: called with the new flushed offset, by the flush thread.
     """
 
@@ -77,14 +80,27 @@ class MasterStore(MessageStore):
             machine=writer.machine,
         )
         self.writer, self.clock = writer, clock
+        self.uncommitted: Uncommitted | None = None
         self.given_at = (-1, "")  # a place in the log, and how far the queues had come there
         self.encoder: Encoder = encode_sealed if options.append_property_crc else encode_record
 
     @classmethod
     def open(
-        cls, root: Path, options: StoreOptions, *, clock: Callable[[], int], machine: Machine = MACHINE
+        cls,
+        root: Path,
+        options: StoreOptions,
+        *,
+        clock: Callable[[], int],
+        committed: int | None = None,
+        machine: Machine = MACHINE,
     ) -> Self:
         """Open a store for writing: lock it, recover log, queues and index, publish a new epoch.
+
+        Args:
+            root, options, machine: where it is, and what it runs on.
+            clock: gives epoch milliseconds.
+            committed: the log below is known to be committed, and what is behind it waits for `commit`; None:
+                all of the log is to be seen.
 
         Raises:
             StoreError: it is in use, or its files can't be a store.
@@ -94,7 +110,12 @@ class MasterStore(MessageStore):
         store = None
         try:
             store = cls(root, options, writer, clock=clock)
-            store.recover_derived(writer.mark, writer.begin, writer.end, clean=writer.was_clean)
+            store.recover_derived(
+                writer.mark, writer.begin, writer.end, clean=writer.was_clean, committed=committed
+            )
+            if committed is not None:
+                store.uncommitted = Uncommitted(store.dispatched)
+                store.take_uncommitted()
         except BaseException:
             if store is not None:
                 store.close_derived()
@@ -126,7 +147,7 @@ class MasterStore(MessageStore):
         log = self.writer
         if self.stall_reason or log.disk.ratio > self.options.disk_full_ratio:
             self.check_writable()
-        if len(drafts) != 1:
+        if len(drafts) != 1 or self.uncommitted is not None:
             return self.append_several(drafts)
         draft = drafts[0]
         topic, queue_id = draft.topic, draft.queue_id
@@ -157,10 +178,14 @@ class MasterStore(MessageStore):
         return [Appended(queue_offset, place, size, now, end)]
 
     def append_several(self, drafts: Sequence[RecordDraft]) -> list[Appended]:
-        """Do the rest of `append` for several drafts, or none. `append` inlines it for one."""
+        """Do the rest of `append` for several drafts, or none. `append` inlines it for one that is seen at
+        once."""
         if not drafts:
             return []
-        check_batch(drafts)
+        if len(drafts) > 1:
+            check_batch(drafts)
+        if self.uncommitted is not None:
+            return self.append_uncommitted(drafts, self.uncommitted)
         log = self.writer
         topic, queue_id = drafts[0].topic, drafts[0].queue_id
         queue = self.queues.get_or_create(topic, queue_id)
@@ -189,6 +214,42 @@ class MasterStore(MessageStore):
         if on_arrival is not None:  # after the last entry, so that a receive that waits takes all of them
             for answer, tags_code in zip(appended, tags, strict=True):
                 on_arrival(topic, queue_id, answer.queue_offset, tags_code)
+        return appended
+
+    def append_uncommitted(self, drafts: Sequence[RecordDraft], waiting: Uncommitted) -> list[Appended]:
+        """Do the rest of `append` where a majority commits: entries, keys and arrivals wait for `commit`."""
+        log = self.writer
+        topic, queue_id = drafts[0].topic, drafts[0].queue_id
+        queue = self.queues.get_or_create(topic, queue_id)
+        entered = drafts[0].sys_flag & TRANSACTION_MASK not in NO_ENTRY
+        now = self.clock()
+        if now < self.store_time_ms:
+            now = self.store_time(now)
+        place, queue_offset = log.end, queue.max + queue.uncommitted if entered else 0
+        records = encode_batch(drafts, place, queue_offset, now, self.encoder)
+        if entered:
+            queue.reserve(queue.uncommitted + len(drafts))
+        reserved = log.reserve(sum(map(len, records)))
+        if reserved != place:
+            place = reserved
+            records = encode_batch(drafts, place, queue_offset, now, self.encoder)
+        log.put(b"".join(records))
+        self.store_time_ms = log.store_time_ms = now
+        appended, units, keyed, tags = [], [], [], 0
+        for draft, record in zip(drafts, records, strict=True):
+            size = len(record)
+            tags = self.tags_of(draft, now)
+            units.append(UNIT.pack(place, size, tags))
+            if self.is_indexed(draft):
+                keyed.append((topic, draft.keys, place, now))
+            appended.append(Appended(queue_offset, place, size, now, place + size))
+            place += size
+            queue_offset += 1
+        runs: list[PackedRun] = []
+        if entered:
+            queue.uncommitted += len(units)
+            runs.append((queue, b"".join(units), tags))
+        waiting.groups.append(UncommittedGroup(place, runs, keyed))
         return appended
 
     def room_for_packed(self) -> int:
@@ -220,8 +281,9 @@ class MasterStore(MessageStore):
             Whether they were appended: none where the disk has no room for entries or refuses to write, or
             where fewer queues may be mapped than have some.
         """
+        waiting = self.uncommitted
         for queue, entries, _ in runs:
-            if queue.max + len(entries) // UNIT_SIZE > queue.room:
+            if queue.max + queue.uncommitted + len(entries) // UNIT_SIZE > queue.room:
                 if not self.reserve_packed(runs):
                     return False
                 break
@@ -234,6 +296,11 @@ class MasterStore(MessageStore):
             )
             return False
         self.store_time_ms = log.store_time_ms = now_ms
+        if waiting is not None:
+            for queue, entries, _ in runs:
+                queue.uncommitted += len(entries) // UNIT_SIZE
+            waiting.groups.append(UncommittedGroup(log.end, runs, (), keys, count))
+            return True
         self.dispatched = log.end
         for queue, entries, _ in runs:
             queue.put_packed(entries)
@@ -243,15 +310,22 @@ class MasterStore(MessageStore):
     def reserve_packed(self, runs: Sequence[PackedRun]) -> bool:
         """Make sure that queues have room for packed entries; return whether all have."""
         try:
-            return self.queues.reserve([(queue, len(entries) // UNIT_SIZE) for queue, entries, _ in runs])
+            return self.queues.reserve(
+                [(queue, queue.uncommitted + len(entries) // UNIT_SIZE) for queue, entries, _ in runs]
+            )
         except StoreFull:
             return False
 
     def make_visible(self, runs: Sequence[PackedRun]) -> None:
-        """Tell who waits for messages of records just appended.
+        """Tell who waits for messages of records just appended, unless these are not committed.
 
         Appending and making visible are two steps. What stands below `visible_end` may be delivered.
         """
+        if self.uncommitted is None:
+            self.arrived(runs)
+
+    def arrived(self, runs: Sequence[PackedRun]) -> None:
+        """Tell who waits for messages whose entries have just been written."""
         on_arrival = self.dispatcher.on_arrival
         if on_arrival is None:
             return
@@ -260,8 +334,87 @@ class MasterStore(MessageStore):
 
     @property
     def visible_end(self) -> int:
-        """Where the part of the log ends that may be delivered: today all of it."""
-        return self.writer.end
+        """Where the part of the log ends that may be delivered."""
+        return self.writer.end if self.uncommitted is None else self.uncommitted.committed
+
+    def commit(self, offset: int) -> bool:
+        """Take it that the log is committed up to an offset: write entries and keys of the records that end
+        there or before, and tell who waits for them.
+
+        Returns:
+            Whether the commit offset has moved. It does not where the disk has no room for entries (they had
+            room when they were appended, but a mapping may have gone to other queues): `uncommitted.stalled`
+            then says so, and the next call tries again.
+        """
+        waiting = self.uncommitted
+        assert waiting is not None
+        groups, before = waiting.groups, waiting.committed
+        arrived: list[PackedRun] = []
+        while groups and groups[0].end <= offset:
+            end, runs, records, hashed, hashed_records = groups[0]
+            if not self.have_room(runs):
+                waiting.stalled = "queues have no room for entries of committed messages"
+                break
+            groups.popleft()
+            for queue, entries, _ in runs:
+                queue.put_packed(entries)
+                queue.uncommitted -= len(entries) // UNIT_SIZE
+            arrived += runs
+            if records is None:
+                self.indexer.fall_behind()
+            elif hashed_records:
+                self.indexer.add_hashed(hashed, hashed_records)
+            else:
+                for record in records:
+                    self.indexer.add(*record)
+            waiting.committed = self.dispatched = end
+            waiting.stalled = ""
+        self.arrived(arrived)
+        return waiting.committed != before
+
+    def have_room(self, runs: Sequence[PackedRun]) -> bool:
+        """Return whether the queues have room for entries that are to be written now."""
+        for queue, entries, _ in runs:
+            if queue.max + len(entries) // UNIT_SIZE > queue.room:
+                try:
+                    return self.queues.reserve([(each, len(packed) // UNIT_SIZE) for each, packed, _ in runs])
+                except StoreFull as error:
+                    logger.warning("%s: %s", self.root, error)
+                    return False
+        return True
+
+    def take_uncommitted(self) -> None:
+        """Find the numbers and entries of what the log holds beyond the commit offset, after a recovery.
+
+        The entries are made as for all other records and taken out of the queues again, so a number that the
+        log gives twice is settled here as there. They become one group: a leader's own epoch begins at the
+        log's end, and nothing below is committed before all of it is.
+        """
+        waiting = self.uncommitted
+        assert waiting is not None
+        begin, end, touched = self.dispatched, self.writer.end, set()
+        if begin >= end:
+            return
+
+        def note(topic: str, queue_id: int, *_: int) -> None:
+            touched.add((topic, queue_id))
+
+        self.dispatcher.on_arrival = note
+        self.dispatch_to(end, skip_damage=False)
+        self.dispatcher.on_arrival = None
+        self.dispatched = begin
+        self.store_time_ms = max(self.store_time_ms, self.dispatcher.store_time_ms)
+        runs: list[PackedRun] = []
+        for key in sorted(touched):
+            queue = self.queues.by_key[key]
+            first = queue.first_from(begin)
+            units = queue.units(first, queue.max - first)
+            queue.truncate(begin)
+            queue.uncommitted = len(units)
+            runs.append((queue, b"".join(UNIT.pack(*unit) for unit in units), units[-1][2]))
+        if self.stall_reason:
+            raise StoreFull(f"{self.stall_reason}: free some space, and start the broker again")
+        waiting.groups.append(UncommittedGroup(end, runs, None))
 
     def store_time(self, now_ms: int) -> int:
         """Return the store time of the next record while the clock is behind the last one's.
@@ -294,17 +447,23 @@ class MasterStore(MessageStore):
         """
         tags = draft.tags_code
         if queue is not None:
-            if draft.topic == SCHEDULE_TOPIC:
-                tags = deliver_time(draft.properties, now, self.delays_ms, tags)
+            tags = self.tags_of(draft, now)
             queue.put(place, size, tags)
             queue.dirty = True
-        if (
-            draft.keys
-            and draft.sys_flag & TRANSACTION_MASK != TRANSACTION_ROLLBACK
-            and self.options.index_enabled
-        ):
+        if draft.keys and self.is_indexed(draft):
             self.indexer.add(draft.topic, draft.keys, place, now)
         return tags
+
+    def tags_of(self, draft: RecordDraft, now: int) -> int:
+        """Return what the entry of a record carries as tags code."""
+        if draft.topic == SCHEDULE_TOPIC:
+            return deliver_time(draft.properties, now, self.delays_ms, draft.tags_code)
+        return draft.tags_code
+
+    def is_indexed(self, draft: RecordDraft) -> bool:
+        """Return whether the keys of a record go into the index."""
+        rolled_back = draft.sys_flag & TRANSACTION_MASK == TRANSACTION_ROLLBACK
+        return bool(draft.keys) and not rolled_back and self.options.index_enabled
 
     def check_writable(self) -> None:
         """Refuse an append while there is no room, trying again now and then.
@@ -335,7 +494,8 @@ class MasterStore(MessageStore):
     def full_reason(self) -> str:
         """Why the disk takes nothing: no room, or a sync that failed; "" when it does."""
         writer = self.writer
-        return writer.failed or self.stall_reason or writer.disk_refusal or writer.full_reason
+        stalled = self.uncommitted.stalled if self.uncommitted is not None else ""
+        return writer.failed or self.stall_reason or stalled or writer.disk_refusal or writer.full_reason
 
     def end_tick(self) -> bool:
         """Publish what was appended, index a bounded part of it, and write the queues' mark when it is due.
@@ -401,13 +561,27 @@ class MasterStore(MessageStore):
 
     def given_offsets(self) -> tuple[int, str]:
         """Return the begin of the log's last file, and how far all queues had come there: for slaves."""
-        starts = self.writer.segments.starts
-        place = max(starts[-1], self.min_offset) if starts else self.written
+        # Queues have come to where the commit offset is.
+        starts = [start for start in self.writer.segments.starts if start <= self.visible_end]
+        place = max(starts[-1], self.min_offset) if starts else self.visible_end
         if self.given_at[0] != place:
             self.given_at = place, self.queues.offsets_at(place)
         return self.given_at
 
+    def find_written(self, topic: str, key: str, *, limit: int = 64, begin: int = 0) -> list[int]:
+        """Return what `find_by_key` does, and before it records that are not committed yet."""
+        found = super().find_written(topic, key, limit=limit, begin=begin)
+        waiting = self.uncommitted
+        return found if waiting is None else [*waiting.with_key(topic, key), *found][:limit]
+
     # Upkeep.
+
+    def delete_topic(self, topic: str) -> None:
+        """Delete the queues of a topic; its records stay in the log until their files are removed."""
+        doomed = list(self.queues.by_topic.get(topic, {}).values())
+        super().delete_topic(topic)
+        if self.uncommitted is not None:
+            self.uncommitted.forget(doomed)
 
     def run_retention(self, now_ms: int) -> int:
         """Remove log files that may go, and files of queues and index that follow; return how many."""

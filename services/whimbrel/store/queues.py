@@ -184,7 +184,8 @@ class ConsumeQueues:
             StoreFull: that can't be stored; nothing was deleted.
         """
         by_id = self.by_topic.get(topic, {})
-        ends = {queue_id: queue.max for queue_id, queue in by_id.items() if queue.max}
+        ends = {queue_id: queue.max + queue.uncommitted for queue_id, queue in by_id.items()}
+        ends = {queue_id: end for queue_id, end in ends.items() if end}
         if ends:
             self.deleted_offsets.merge({topic: ends})
         self.remove_topic(topic)

@@ -26,9 +26,10 @@ the old value or the new one. **The cells are the truth**; the doorbell (`whimbr
     3456  hosts of known slaves, text of 512 bytes                                      the broker
     4080  replaced, doubtful                                                            the log's writer
     4096  layout version and boot id once more                                          the first opener
-    4160  dialect, leader's epoch, its start, its log, commit, 3 free cells             the broker
-    4224  commit heard, epoch heard, time of hearing, 5 free cells                      the replicator
-    4288  16 members: time of connecting * 256 + member id + 1                          the replicator
+    4160  dialect, leader's epoch, its start, its log, 4 free cells                     the broker
+    4224  16 members: time of connecting * 256 + member id + 1                          the replicator
+    4352  commit, 7 free cells                                                          the broker
+    4416  commit heard, epoch heard, time of hearing, 5 free cells                      the replicator
 
 A text is a sequence lock: an int64 that is odd while the text changes, then UTF-8 bytes ended by a zero
 byte or the end of the field. A writer that is killed in between leaves an odd number; the text then reads as
@@ -48,8 +49,8 @@ for another connection's, nor for one of an earlier version's replicator, which 
 count from their first report on, as they did. An earlier version's broker reads the columns below and counts
 connections.
 
-**Members** (from 4096 on, of groups that commit by majority; `ha/switching.py` has the dialect). A process of an
-earlier version maps the first 4,096 bytes only, and zeroes no more for a new boot: so the second half has a
+**Members** are those of a group that commits by majority; `ha/switching.py` has their dialect. A process of
+an earlier version maps the first 4,096 bytes only, and zeroes no more for a new boot: so the second half has a
 header of its own. The leader's epoch and start are about the log whose epoch `leader_log` names: the broker
 sets them after it has recovered that log, and the replicator lets members in only then. A member cell repeats
 the time of connecting, which no two connections share, so it is a sequence lock: who reads it, the
@@ -72,7 +73,7 @@ import struct
 import threading
 from collections.abc import Sequence
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 from whimbrel.errors import StoreError
 from whimbrel.machine import MACHINE, Machine
@@ -104,7 +105,7 @@ ID_BITS = 8  # broker ids are below 64
 LOCAL_HA = 3392
 KNOWN_HOSTS, KNOWN_HOSTS_BYTES = 3456, 512
 FILES = 4080
-LEADER, HEARD, MEMBERS = 4160, 4224, 4288
+LEADER, MEMBERS, COMMIT, HEARD = 4160, 4224, 4352, 4416
 LOG_BEGIN, LOG_WRITTEN, REPLACED = (LOG + 8) // 8, (LOG + 16) // 8, FILES // 8  # numbers of cells
 TEXT_READS_MAX = 100  # a text that is still changing after so many reads has a dead writer
 
@@ -174,6 +175,17 @@ class Counted:
             self.single = [ACKS // 8 + slave.slots[0].number for slave in slaves]
 
 
+class Members(NamedTuple):
+    """The members' connections, and the cells from which they were found.
+
+    Attributes:
+        counted: member id and the number of the acknowledgement's cell, of the connections that count.
+    """
+
+    seen: tuple[object, ...]
+    counted: tuple[tuple[int, int], ...]
+
+
 class SharedPage:
     """The mapped page. Attributes are the cells; the module's text says which process sets which."""
 
@@ -227,7 +239,7 @@ class SharedPage:
     leader_epoch = Cell(LEADER + 8)  # master: of the leader that writes this log, 0 without one
     leader_start = Cell(LEADER + 16)  # master: where the log ended when that epoch began
     leader_log = Cell(LEADER + 24)  # master: the log's `epoch` that both are about
-    commit = Cell(LEADER + 32)  # master: so many members hold the log up to here that it counts
+    commit = Cell(COMMIT)  # master: so many members hold the log up to here that it counts
     heard_commit = Cell(HEARD)  # slave: the leader's commit offset, as far as our log goes
     heard_epoch = Cell(HEARD + 8)  # slave: of the leader that we follow, 0 while none
     heard_ns = Cell(HEARD + 16)  # slave: time.monotonic_ns() of the leader's last bytes
@@ -237,6 +249,7 @@ class SharedPage:
         self.bytes = memoryview(mapped)
         self.cells = self.bytes.cast("q")
         self.counted = Counted(b"", b"", -1, ())
+        self.members = Members((), ())
 
     @classmethod
     def open(cls, store_root: Path, machine: Machine = MACHINE) -> "SharedPage":
@@ -447,26 +460,46 @@ class SharedPage:
         """Replicator: say which member's connection a slot has, after `set_slave`."""
         self.cells[MEMBERS // 8 + slot] = self.cells[CONNECTED_AT // 8 + slot] << ID_BITS | member + 1
 
-    def member_acks(self) -> dict[int, int]:
-        """Return what members have acknowledged in the leader's epoch, by member id: R7 of docs/failover.md.
+    def member_acks(self) -> list[tuple[int, int]]:
+        """Return what members have acknowledged in the leader's epoch: (member id, offset), in no order.
 
-        Only connections count whose reports are proven, about the log as it is now, from where the leader's
-        epoch begins: a member has adopted the epoch when it reports that much.
+        Only connections count whose reports are proven and about the log as it is now, and only from where
+        the leader's epoch begins: a member has adopted the epoch when it reports that much.
         """
-        cells, found = self.cells, {}
-        epoch, start = cells[LOG // 8], self.leader_start
+        found = []
+        start = self.leader_start
+        for member, cell in self.member_cells():
+            if (ack := self.cells[cell]) >= start:
+                found.append((member, ack))
+        return found if self.members is self.look_at_members() else []
+
+    def member_cells(self) -> Sequence[tuple[int, int]]:
+        """Return (member id, number of its acknowledgement's cell) of the connections that count."""
+        return self.look_at_members().counted
+
+    def look_at_members(self) -> "Members":
+        """Return the members' connections; looked at anew only when one of the cells has changed."""
+        members, mapped = self.members, self.mapped
+        seen = (
+            mapped[LOG : LOG + 8],
+            mapped[FED_EPOCH : PROVEN_AT + COLUMN_BYTES],
+            mapped[LEADER : MEMBERS + COLUMN_BYTES],
+        )
+        if seen != members.seen:
+            members = self.members = Members(seen, self.counted_members())
+        return members
+
+    def counted_members(self) -> tuple[tuple[int, int], ...]:
+        """Do the rest of `look_at_members`."""
+        epoch = self.epoch
         if not epoch or self.fed_epoch != epoch or self.leader_log != epoch:
-            return {}
-        for slot in range(SLAVES_MAX):
-            named = cells[MEMBERS // 8 + slot]
-            at_ms = named >> ID_BITS
-            if not named or cells[PROVEN_AT // 8 + slot] != at_ms:
-                continue
-            ack = cells[ACKS // 8 + slot]
-            if ack >= start and cells[MEMBERS // 8 + slot] == named:
-                member = (named & (1 << ID_BITS) - 1) - 1
-                found[member] = max(ack, found.get(member, -1))
-        return found if self.epoch == epoch else {}
+            return ()
+        proven = self.column(PROVEN_AT)
+        return tuple(
+            ((named & (1 << ID_BITS) - 1) - 1, ACKS // 8 + slot)
+            for slot, named in enumerate(self.column(MEMBERS))
+            if named and named >> ID_BITS == proven[slot]
+        )
 
     def set_ack(self, slot: int, offset: int) -> None:
         """Replicator: publish what a slave has reported."""

@@ -31,6 +31,8 @@ class SlaveStore(MessageStore):
     """A store that follows its log.
 
     Attributes:
+        committed: the log below is committed; None: all of it is to be seen. It grows as the replicator
+            hears of it, and goes back only where the log is cut.
         reader: of the log.
         epoch: the last epoch of the log that queues and index have followed.
         on_truncated: called with the offset to which they were truncated.
@@ -50,6 +52,7 @@ class SlaveStore(MessageStore):
             machine=machine,
         )
         self.reader = reader
+        self.committed: int | None = None
         self.epoch = 0
         self.on_truncated: Callable[[int], None] | None = None
         self.reported_fault = -1
@@ -57,8 +60,20 @@ class SlaveStore(MessageStore):
         self.offered_offsets: tuple[int, dict[str, dict[int, int]]] | None = None
 
     @classmethod
-    def open(cls, root: Path, options: StoreOptions, *, machine: Machine = MACHINE) -> Self:
+    def open(
+        cls,
+        root: Path,
+        options: StoreOptions,
+        *,
+        committed: int | None = None,
+        machine: Machine = MACHINE,
+    ) -> Self:
         """Open a store whose log another process writes, and recover queues and index up to its end.
+
+        Args:
+            root, options, machine: where it is, and what it runs on.
+            committed: the log below is known to be committed, and nothing behind it is to be seen before it
+                is; None: all of the log is to be seen.
 
         Raises:
             NotRecovered: the log is not recovered yet.
@@ -73,7 +88,10 @@ class SlaveStore(MessageStore):
                 raise NotRecovered(f"the log in {root} is not recovered yet")
             store = cls(root, options, LogReader.open(root, page=page, machine=machine), machine)
             store.epoch = epoch
-            store.recover_derived(load_log_mark(root, machine.files), page.begin, page.written, clean=False)
+            log_mark = load_log_mark(root, machine.files)
+            store.recover_derived(log_mark, page.begin, page.written, clean=False, committed=committed)
+            if committed is not None:
+                store.committed = store.dispatched
         except BaseException:
             if store is not None:
                 store.close_derived()
@@ -115,7 +133,7 @@ class SlaveStore(MessageStore):
             if not self.page.epoch:
                 return False
             self.log_epoch_changed()
-        end = self.page.written
+        end = self.visible_end
         begin = self.page.begin
         if self.dispatched < begin:
             self.dispatched = begin
@@ -143,6 +161,15 @@ class SlaveStore(MessageStore):
             return self.indexer.step(self.dispatched, step_bytes=budget_bytes)
         return False
 
+    @property
+    def visible_end(self) -> int:
+        """Where the part of the log ends that may be delivered."""
+        page = self.page
+        if self.committed is None:
+            return page.written
+        self.committed = max(self.committed, min(page.heard_commit, page.written))
+        return self.committed
+
     def log_epoch_changed(self) -> None:
         """Truncate queues and index to the lowest end that the log has had since the last epoch."""
         epoch = self.page.epoch
@@ -161,6 +188,8 @@ class SlaveStore(MessageStore):
             self.queues.follow_log(begin, drop=False)
             self.index.truncate(limit)
             self.dispatched = limit
+            if self.committed is not None:
+                self.committed = min(self.committed, limit)
         self.recoveries_seen = log_mark.recoveries
         self.page.dispatched = self.dispatched
         self.try_save_mark()

@@ -131,8 +131,17 @@ class MessageStore(abc.ABC):
     def sync_log(self) -> None:
         """Put the log on disk, and wait for that, where this process writes it."""
 
-    def recover_derived(self, log_mark: LogMark, begin: int, end: int, *, clean: bool) -> None:
-        """Truncate queues and index to what is known to be right, then rebuild the rest."""
+    def recover_derived(
+        self, log_mark: LogMark, begin: int, end: int, *, clean: bool, committed: int | None = None
+    ) -> None:
+        """Truncate queues and index to what is known to be right, then rebuild the rest.
+
+        Args:
+            log_mark, clean: of the log's recovery.
+            begin, end: the log's range.
+            committed: the log below is known to be committed, and what is behind it gets no entries, unless
+                the queues' mark knows of them; None: all of it is to be seen.
+        """
         queue_mark = mark = QueueMark.load(self.root, self.files)
         try:
             self.queues = self.load_queues()
@@ -155,7 +164,8 @@ class MessageStore(abc.ABC):
         lowest = log_mark.lowest_end_since(mark.recoveries) if mark is not None else -1
         self.intact_end = end if lowest is None else min(max(lowest, begin), end)
         self.recoveries_seen = log_mark.recoveries
-        self.dispatch_to(end, skip_damage=self.dispatched == begin)
+        visible = end if committed is None else min(max(committed, self.dispatched), end)
+        self.dispatch_to(visible, skip_damage=self.dispatched == begin)
         self.queues.follow_log(begin, drop=False)
         self.queues.go_on_all()
         self.store_time_ms = self.dispatcher.store_time_ms or self.last_store_time(end)
@@ -447,6 +457,13 @@ class MessageStore(abc.ABC):
                 if begin <= message.store_timestamp <= end and physical_offset not in found:
                     found.append(physical_offset)
         return found
+
+    def find_written(self, topic: str, key: str, *, limit: int = 64, begin: int = 0) -> list[int]:
+        """Return what `find_by_key` does, and before it records that are not committed yet.
+
+        For whoever must not do again what the log has.
+        """
+        return self.find_by_key(topic, key, limit=limit, begin=begin)
 
     def newest_message(self, topic: str, queue_id: int) -> StoredMessage | None:
         """Return the last message of a queue; None when there is none, or it can't be read."""
