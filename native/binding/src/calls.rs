@@ -92,8 +92,9 @@ impl<'py> Topics for Known<'_, 'py> {
             Some(queue) => queue,
             None => self.topics.call_method1(intern!(py, "queue"), (topic, queue_id)).ok()?,
         };
-        let end = queue.getattr(intern!(py, "max")).ok()?.extract().ok()?;
-        Some((queue, end))
+        let max: i64 = queue.getattr(intern!(py, "max")).ok()?.extract().ok()?;
+        let uncommitted: i64 = queue.getattr(intern!(py, "uncommitted")).ok()?.extract().ok()?;
+        Some((queue, max + uncommitted))
     }
 }
 

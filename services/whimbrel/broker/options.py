@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 __all__ = ["BrokerOptions"]
 
 MIB = 1024 * 1024
+MEMBER_MAX = 63  # of ids; leases and receipts hold 6 bits
+VOTERS_MAX = 7
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +63,15 @@ class BrokerOptions:
         (f"127.0.0.1:{NAMESERVER_PORT}",), help="all nameservers, HOST:PORT"
     )
     flush: Literal["sync", "async"] = option("async", help="sync answers a send after its record is on disk")
-    replication: Literal["sync", "async"] = option("async", help="sync answers after `acks` slaves hold it")
+    replication: Literal["sync", "async", "majority"] = option(
+        "async",
+        help="sync answers after `acks` slaves hold it; majority after more than half of `voters` do, and"
+        " shows nobody what they do not hold",
+    )
+    # The roles are as configured, so are the members.
+    voters: tuple[str, ...] = option(
+        (), help="majority: ids of the members whose copies count, the master's 0 among them"
+    )
     acks: int = option(1, help="slaves that must confirm", minimum=1, maximum=16)
     expected_slaves: int = option(0, help="a master is settled once so many are registered", minimum=0)
     auto_create_topics: bool = option(False, help="a send creates its topic")
@@ -148,9 +158,41 @@ class BrokerOptions:
         if self.tls_certificate and self.transport != "native":
             raise ValueError("tls_certificate: only the transport native serves TLS, set transport to native")
         check_trace_target(self.trace_to)
+        self.check_voters()
         if self.trace_ratio and not self.trace_to:
             raise ValueError("trace_ratio: say with trace_to where the spans are to go")
         _ = self.store_options
+
+    def check_voters(self) -> None:
+        """Refuse voters that can't be, or that nobody asks."""
+        if self.voters and self.replication != "majority":
+            raise ValueError("voters: only replication majority counts them, set replication to majority")
+        if self.replication != "majority":
+            return
+        if not self.voters:
+            raise ValueError(
+                "voters: replication majority needs the ids of all members whose copies count,"
+                " such as 0, 1 and 2 for a master and two slaves"
+            )
+        for text in self.voters:
+            if not (text.isascii() and text.isdecimal() and int(text) <= MEMBER_MAX):
+                raise ValueError(f"voters: {text!r} is no id of a member: they are 0 to {MEMBER_MAX}")
+        if len(self.voter_ids) < len(self.voters):
+            raise ValueError(f"voters: {', '.join(self.voters)} names a member twice")
+        if 0 not in self.voter_ids:
+            raise ValueError("voters: the master's id 0 must be among them")
+        if len(self.voter_ids) > VOTERS_MAX:
+            raise ValueError(f"voters: {len(self.voter_ids)} members; at most {VOTERS_MAX} vote")
+
+    @property
+    def voter_ids(self) -> frozenset[int]:
+        """The ids of the members whose copies count."""
+        return frozenset(map(int, self.voters))
+
+    @property
+    def by_majority(self) -> bool:
+        """Whether a majority commits, and nothing else is seen."""
+        return self.replication == "majority"
 
     @property
     def store_options(self) -> "StoreOptions":

@@ -50,10 +50,10 @@ count from their first report on, as they did. An earlier version's broker reads
 connections.
 
 **Members** are those of a group that commits by majority; `ha/switching.py` has their dialect. A process of
-an earlier version maps the first 4,096 bytes only, and zeroes no more for a new boot: so the second half has a
-header of its own. The leader's epoch and start are about the log whose epoch `leader_log` names: the broker
-sets them after it has recovered that log, and the replicator lets members in only then. A member cell repeats
-the time of connecting, which no two connections share, so it is a sequence lock: who reads it, the
+an earlier version maps the first 4,096 bytes only, and zeroes no more for a new boot: so the second half has
+a header of its own. The leader's epoch and start are about the log whose epoch `leader_log` names: the
+broker sets them after it has recovered that log, and the replicator lets members in only then. A member cell
+repeats the time of connecting, which no two connections share, so it is a sequence lock: who reads it, the
 acknowledgement, and finds it unchanged, has an acknowledgement of that member.
 
 **Replaced** counts the log files that were written again under their old names (`failed_sync.py`): a reader
@@ -476,6 +476,20 @@ class SharedPage:
     def member_cells(self) -> Sequence[tuple[int, int]]:
         """Return (member id, number of its acknowledgement's cell) of the connections that count."""
         return self.look_at_members().counted
+
+    def member_ends(self) -> list[tuple[int, int]]:
+        """Return how far the connected members say that they are: (member id, offset), in no order.
+
+        One that has nothing to take at the moment may have acknowledged nothing over its connection.
+        """
+        if self.fed_epoch != self.epoch or self.leader_log != self.epoch:
+            return []
+        connected, acks = self.column(CONNECTED_AT), self.column(ACKS)
+        return [
+            ((named & (1 << ID_BITS) - 1) - 1, acks[slot])
+            for slot, named in enumerate(self.column(MEMBERS))
+            if named and named >> ID_BITS == connected[slot] and acks[slot] >= 0
+        ]
 
     def look_at_members(self) -> "Members":
         """Return the members' connections; looked at anew only when one of the cells has changed."""

@@ -45,6 +45,7 @@ class Leadership:
         log_end: Callable[[], int],
         merged: Callable[[], int],
         on_change: Callable[[], None],
+        uncommitted: Callable[[], str] = str,
     ) -> None:
         """Prepare; `begin` starts the waiting.
 
@@ -55,6 +56,8 @@ class Leadership:
             log_end: gives the end of our own log.
             merged: gives how many slaves have sent all that they know of leases.
             on_change: called when `leads` or `refusal` has another value.
+            uncommitted: gives why writes are refused while the log that we began with is not committed, ""
+                once it is.
         """
         self.admission = admission
         self.leads = False
@@ -62,7 +65,8 @@ class Leadership:
         self.name = name
         self.expected = expected_slaves
         self.log_end, self.merged = log_end, merged
-        self.on_change = on_change
+        self.on_change, self.uncommitted = on_change, uncommitted
+        self.holds_for_commit = True  # until all is committed that the log held when we began
         self.started_at = self.settled_at = 0.0
         self.members: dict[str, tuple[Member, ...]] = {}  # by nameserver
         self.displacing: dict[str, str] = {}  # by nameserver: the broker that has our place
@@ -173,6 +177,10 @@ class Leadership:
         refusal = self.admission.refusal
         if not self.leads:
             refusal = refusal or "the slaves have not told yet what was acknowledged there"
+        if self.holds_for_commit:
+            uncommitted = self.uncommitted()
+            self.holds_for_commit = bool(uncommitted)
+            refusal = refusal or uncommitted
         if refusal != self.refusal and not self.stopped:
             self.refusal = refusal
             self.on_change()

@@ -6,6 +6,7 @@ retries store the message three times). What is appended is answered at once, or
 
     its end <= flushed                 synchronous flush: within `flush_timeout_s`, else FlushTimeout
     its end <= acknowledged by `acks`  synchronous replication: within `slave_timeout_s`, else ReplicaTimeout
+    its end <= the commit offset       majority: within `slave_timeout_s`, else ReplicaTimeout (`commit.py`)
 
 A slave counts for the first question by what it says of itself, for the second by what it has acknowledged of
 what it was sent (`store/shared_page.py`): one that is connected anew, and up to date, has been sent nothing.
@@ -30,6 +31,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn, Protocol
 
+from whimbrel.broker.produce.commit import UNCOMMITTED_BYTES_MAX, MajorityCommit
 from whimbrel.broker.produce.confirmed_offset import in_sync
 from whimbrel.errors import FlushTimeout, NoReplica, NotWritable, ReplicaTimeout, Throttled, WhimbrelError
 from whimbrel.wakeup import WAKE_POLL_S
@@ -219,6 +221,7 @@ class Appender:
         *,
         ring: Callable[[], None],
         soon: Callable[[Callable[[], None]], object] | None = None,
+        commit: MajorityCommit | None = None,
     ) -> None:
         """Take the store and the page.
 
@@ -226,9 +229,11 @@ class Appender:
             store, page, durability, loop: see the module's text.
             ring: wakes the replicator.
             soon: calls back once for the appends of a read; the loop's `call_soon` without.
+            commit: where a majority commits; answers then wait for the commit offset.
         """
         self.refusal = "the broker has not been accepted by a nameserver yet"
-        self.waits = durability.sync_flush or durability.acks > 0
+        self.commit = commit
+        self.waits = durability.sync_flush or durability.acks > 0 or commit is not None
         self.on_appended: Callable[[str, Sequence[Any]], None] | None = None  # with each topic's records
         self.on_tick: Callable[[], None] | None = None  # called at the end of each tick with an append
         self.store = store
@@ -261,12 +266,26 @@ class Appender:
         if self.waiting_bytes > WAITING_BYTES_MAX:
             raise Throttled(f"sends of {WAITING_BYTES_MAX} bytes wait for the disk or for slaves already")
         needed = self.durability.acks
-        if needed and not self.in_sync_checked:
+        if self.commit is not None:
+            self.check_commit(self.commit)
+        elif needed and not self.in_sync_checked:
             found = self.in_sync_slaves()
             if found < needed:
                 raise NoReplica(
                     f"{found} of {needed} slaves are connected and lack less than"
                     f" {self.durability.fallbehind_max} bytes; nothing was stored"
+                )
+
+    def check_commit(self, commit: MajorityCommit) -> None:
+        """Raise Throttled or NoReplica where a send could not be committed."""
+        if commit.uncommitted_bytes > UNCOMMITTED_BYTES_MAX:
+            raise Throttled(f"{UNCOMMITTED_BYTES_MAX} bytes wait to be committed already")
+        if not self.in_sync_checked:
+            found = commit.near(int(self.loop.time() * 1e9))
+            if found < commit.copies:
+                raise NoReplica(
+                    f"{found} of the {commit.copies} members that a majority takes, this one among them, are"
+                    f" connected and lack less than {commit.fallbehind_max} bytes; nothing was stored"
                 )
 
     @property
@@ -347,7 +366,9 @@ class Appender:
             return
         if page.replica_sleeping:
             self.ring()
-        if self.durability.sync_flush and self.waiting_count:
+        if self.durability.sync_flush and self.commit is not None:
+            self.store.request_flush(self.store.written)  # nothing is committed without
+        elif self.durability.sync_flush and self.waiting_count:
             newest = self.waiting[-1].end if self.waiting else 0
             self.store.request_flush(max(newest, self.parked.newest_end))
         self.complete_waiting()
@@ -376,24 +397,34 @@ class Appender:
 
     def complete_waiting(self) -> None:
         """Answer what can be answered now; to be called whenever one of the offsets may have moved."""
-        waiting, parked = self.waiting, self.parked
-        if not waiting and not parked:
+        if not self.unfinished:
             return
         now = self.loop.time()
         self.answer_durable(now, *self.durable_offsets())
-        if waiting or parked:
+        if self.unfinished:
             # Ask to be rung first and compare again afterwards, so that an offset that moved in between is
             # not missed.
             self.page.broker_sleeping = 1
             self.answer_durable(now, *self.durable_offsets())
-        if waiting or parked:
+        if self.unfinished:
             self.start_timer()
         else:
             self.page.broker_sleeping = 0
 
+    @property
+    def unfinished(self) -> bool:
+        """Whether an answer waits, or something that is not committed."""
+        if self.waiting or self.parked:
+            return True
+        return self.commit is not None and self.commit.uncommitted_bytes > 0
+
     def durable_offsets(self) -> tuple[float, float]:
         """Return the flushed and the acknowledged offset; infinity for one that is not waited for."""
         durability = self.durability
+        if self.commit is not None:
+            if self.commit.advance() and self.page.replica_sleeping and self.ring_timer is None:
+                self.ring_limited()  # slaves are to hear of it
+            return math.inf, self.commit.store.visible_end
         flushed = self.store.flushed if durability.sync_flush else math.inf
         acknowledged = self.page.acknowledged(durability.acks) if durability.acks else math.inf
         return flushed, acknowledged
@@ -411,7 +442,12 @@ class Appender:
             if head.end > acknowledged:
                 if now < head.slave_deadline:
                     return
-                error = ReplicaTimeout("the message is stored, but too few slaves confirmed it in time")
+                error = ReplicaTimeout(
+                    "the message is stored, but too few slaves confirmed it in time"
+                    if self.commit is None
+                    else "the message is stored, but no majority confirmed it in time: it is not seen before"
+                    " one does"
+                )
             elif head.end > flushed:
                 if now < head.flush_deadline:
                     return
@@ -427,7 +463,7 @@ class Appender:
         why = self.store.failed
         if not why:
             return
-        if self.durability.sync_flush:
+        if self.durability.sync_flush and self.commit is None:
             self.parked.hand_over(math.inf)
             flushed, waiting = self.store.flushed, self.waiting
             refused = [send for send in waiting if send.end > flushed]
@@ -465,7 +501,8 @@ class Appender:
                 self.ring()
         self.parked.hand_over(math.inf)
         self.closed = True
-        late = error or (ReplicaTimeout if self.durability.acks else FlushTimeout)
+        replicated = self.durability.acks or self.commit is not None
+        late = error or (ReplicaTimeout if replicated else FlushTimeout)
         while self.waiting:
             self.waiting.popleft().answer(late(f"the message is stored, but {reason}"))
 

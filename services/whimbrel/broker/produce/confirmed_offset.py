@@ -7,6 +7,7 @@
                  synchronous                unchanged; but the written end where no slave was ever configured
                                             or connected
     slave    what its master sent last, at most its own end
+    majority the commit offset (`commit.py`), on a slave as it came with the log itself
 
 **With synchronous replication a failover to an in-sync slave takes nothing back** of what was confirmed. With
 asynchronous replication that holds while slaves are in sync; a master that has none for `AWAY_S` goes on
@@ -34,7 +35,17 @@ from whimbrel.machine import FILES, Files
 from whimbrel.store import recovery_marks as marks
 from whimbrel.store.counted_slaves import CountedSlave
 
-__all__ = ["AWAY_S", "POLL_S", "ConfirmedFile", "MasterConfirmed", "SlaveConfirmed", "confirm", "in_sync"]
+__all__ = [
+    "AWAY_S",
+    "POLL_S",
+    "CommittedSlave",
+    "ConfirmedFile",
+    "MajorityConfirmed",
+    "MasterConfirmed",
+    "SlaveConfirmed",
+    "confirm",
+    "in_sync",
+]
 
 logger = logging.getLogger(__name__)
 
@@ -71,6 +82,7 @@ class Marks(Protocol):
     """What is used of the page of marks."""
 
     confirmed: int
+    commit: int
 
     def slave_acks(self) -> list[tuple[CountedSlave, int]]:
         """The connected slaves that have acknowledged something, with how far."""
@@ -224,6 +236,18 @@ class MasterConfirmed:
         self.save()
 
 
+class MajorityConfirmed(MasterConfirmed):
+    """That of a master whose group commits by majority: the commit offset, which its `kept` must be."""
+
+    def refresh(self) -> int:
+        """Return the commit offset as of now."""
+        page = self.page
+        self.slaves_seen = True
+        if page.commit != page.confirmed:
+            page.confirmed = page.commit
+        return page.confirmed
+
+
 class SlaveConfirmed:
     """A slave's confirmed offset; on the loop's thread."""
 
@@ -262,3 +286,19 @@ class SlaveConfirmed:
         """Write the file."""
         self.refresh()
         self.save()
+
+
+class CommittedSlave(SlaveConfirmed):
+    """That of a slave whose group commits by majority: up to where its log is committed, as `written` says."""
+
+    def learn(self, offset: int) -> None:
+        """Nothing: what the master's broker says is about the master's log, and ours may still be another."""
+
+    def refresh(self) -> int:
+        """Return the confirmed offset as of now."""
+        now = self.written()
+        if now != self.page.confirmed:
+            self.page.confirmed = now
+        return now
+
+    beat = refresh

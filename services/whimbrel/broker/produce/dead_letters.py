@@ -40,7 +40,7 @@ class LetterLog(Protocol):
     def written(self) -> int:
         """End of the log."""
 
-    def find_by_key(self, topic: str, key: str, *, limit: int = 64, begin: int = 0) -> list[int]: ...
+    def find_written(self, topic: str, key: str, *, limit: int = 64, begin: int = 0) -> list[int]: ...
     def read_log(self, physical_offset: int, size: int, /) -> bytes: ...
     def read(self, physical_offset: int, size: int) -> bytes: ...
 
@@ -83,7 +83,7 @@ class DeadLetters:
         cause = message.offset_message_id
         key = message.properties.get(UNIQ_KEY) or cause
         begin = max(since_ms - CLOCK_SLACK_MS, 0)
-        for place in self.store.find_by_key(topic, key, limit=SAME_ID_MAX, begin=begin):
+        for place in self.store.find_written(topic, key, limit=SAME_ID_MAX, begin=begin):
             size = int.from_bytes(self.store.read_log(place, 4), "big")
             try:
                 found = decode_record(self.store.read(place, size), check_crc=False)

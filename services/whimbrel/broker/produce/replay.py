@@ -128,7 +128,7 @@ class QueueLog(Protocol):
         self, topic: str, queue_id: int, offset: int, count: int
     ) -> list[tuple[int, int, int]]: ...
     def read(self, physical_offset: int, size: int) -> bytes: ...
-    def find_by_key(self, topic: str, key: str, *, limit: int = 64) -> list[int]: ...
+    def find_written(self, topic: str, key: str, *, limit: int = 64) -> list[int]: ...
     def read_log(self, physical_offset: int, size: int, /) -> bytes: ...
 
 
@@ -340,7 +340,7 @@ class Searches:
         """
         wanted = (source, message.source_offset)
         key = message_id_of(message)
-        places = self.store.find_by_key(topic, key, limit=SAME_ID_MAX)
+        places = self.store.find_written(topic, key, limit=SAME_ID_MAX)
         for place in places:
             size = int.from_bytes(self.store.read_log(place, 4), "big")
             try:

@@ -27,10 +27,12 @@ from whimbrel.broker.consume.lane_acks import LaneAcks
 from whimbrel.broker.metrics import MESSAGE_BYTES, master_metrics, transaction_metrics
 from whimbrel.broker.options import BrokerOptions
 from whimbrel.broker.produce.appender import Appender
-from whimbrel.broker.produce.confirmed_offset import ConfirmedFile, MasterConfirmed
+from whimbrel.broker.produce.commit import MajorityCommit
+from whimbrel.broker.produce.confirmed_offset import ConfirmedFile, MajorityConfirmed, MasterConfirmed
 from whimbrel.broker.produce.dead_letters import DeadLetters
 from whimbrel.broker.produce.internal_append import InternalAppender
 from whimbrel.broker.roles.context import BrokerContext
+from whimbrel.broker.roles.epochs import begin_epoch
 from whimbrel.broker.roles.role import Role, Unconfirmed
 from whimbrel.broker.tables.shared_topics import TopicSharing
 from whimbrel.broker.timing.detour import DelayDetour
@@ -75,19 +77,32 @@ class MasterRole(Role):
 
     async def open_store(self) -> MasterStore:
         """Lock and recover the log; this raises its epoch."""
-        return MasterStore.open(
-            self.root, self.options.store_options, clock=self.machine.wall_ms, machine=self.machine
+        self.choose_dialect()
+        store = MasterStore.open(
+            self.root,
+            self.options.store_options,
+            clock=self.machine.wall_ms,
+            committed=self.known_commit(),
+            machine=self.machine,
         )
+        if self.options.by_majority:
+            try:
+                begin_epoch(store)
+            except BaseException:
+                store.close(clean=False)
+                raise
+        return store
 
     def open_confirmed(self, file: ConfirmedFile) -> MasterConfirmed:
         """Take up how far the log is confirmed."""
         options = self.options
-        return MasterConfirmed(
+        kind = MajorityConfirmed if options.by_majority else MasterConfirmed
+        return kind(
             self.page,
             file,
             self.loop,
             written=lambda: self.page.written,  # not what this tick has appended and not shown yet
-            kept=self.store.intact_end,
+            kept=self.store.visible_end if options.by_majority else self.store.intact_end,
             fallbehind_max=options.slave_fallbehind_max_bytes,
             synchronous=options.replication == "sync",
             expected_slaves=options.expected_slaves,
@@ -97,13 +112,25 @@ class MasterRole(Role):
 
     def make_appender(self) -> Appender:
         """Return the log's only appender."""
+        options = self.options
+        commit = None
+        if options.by_majority:
+            commit = MajorityCommit(
+                self.store,
+                self.page,
+                member=options.id,
+                voters=options.voter_ids,
+                sync_flush=options.flush == "sync",
+                fallbehind_max=options.slave_fallbehind_max_bytes,
+            )
         appender = Appender(
             self.store,
             self.page,
-            self.options.durability,
+            options.durability,
             self.loop,
             ring=self.ring_replicator,
             soon=self.context.read_end.soon,
+            commit=commit,
         )
         if self.options.flush == "sync":
             self.store.on_flushed = self.flushed
@@ -131,6 +158,7 @@ class MasterRole(Role):
             log_end=self.log_end,
             merged=self.merged_slaves,
             on_change=self.leadership_changed,
+            uncommitted=self.uncommitted_refusal,
         )
         self.sharing = TopicSharing(self.context.topics, options.name, self.root, self.machine.files)
         services = super().make_services()
@@ -301,6 +329,8 @@ class MasterRole(Role):
         self.check_refused_slaves()
         self.known_slaves.slots_changed()
         self.appender.complete_waiting()
+        if self.leadership.holds_for_commit:
+            self.refresh_leadership()
 
     def ring_replicator(self) -> None:
         """Wake the replicator: the log has grown."""
@@ -367,6 +397,17 @@ class MasterRole(Role):
         """Learn from where a slave's replicator is connected: sends may be waiting for it to be counted."""
         self.known_slaves.introduced(broker_id, replica_address, peer=peer)
         self.appender.complete_waiting()
+
+    def uncommitted_refusal(self) -> str:
+        """Return why no writes are taken before the log that we began with is committed; "" once it is."""
+        commit = self.appender.commit
+        if commit is None or commit.epoch_committed:
+            return ""
+        near = commit.near(self.machine.monotonic_ns())
+        return (
+            f"the log is committed up to byte {self.store.visible_end}, and this master began at"
+            f" {self.page.leader_start}: {near} of the {commit.copies} members that a majority takes are there"
+        )
 
     def refresh_leadership(self) -> None:
         """See what time, or a slave's state that has come in, has changed."""
@@ -453,7 +494,9 @@ class MasterRole(Role):
             for slot in range(SLAVES_MAX)
             if view.replicator_alive and (peer := page.peer(slot))
         )
-        needed = max(self.options.expected_slaves, self.options.durability.acks)
+        needed = max(
+            self.options.expected_slaves, self.options.durability.acks, len(self.options.voter_ids) - 1
+        )
         return replace(view, slaves=slaves, expected_slaves=needed)
 
     def advice(self, *, replicator_alive: bool) -> str:

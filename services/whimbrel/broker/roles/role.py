@@ -38,6 +38,7 @@ from whimbrel.broker.produce.admission import Admission
 from whimbrel.broker.produce.appender import Appender, ReadOnlyAppender
 from whimbrel.broker.produce.confirmed_offset import ConfirmedFile, MasterConfirmed, SlaveConfirmed
 from whimbrel.broker.roles.context import BrokerContext
+from whimbrel.broker.roles.epochs import CLASSIC, SWITCHING, choose_dialect
 from whimbrel.broker.roles.facts import facts_of
 from whimbrel.broker.roles.offset_exchange import OffsetExchange
 from whimbrel.broker.tables.shared_topics import TopicSharing
@@ -48,6 +49,7 @@ from whimbrel.model.registration import BrokerRole, Member, SharedTopics
 from whimbrel.probes import Condition
 from whimbrel.rpc.server.handlers import Call, Service
 from whimbrel.rpc.server.lane_calls import CallLane
+from whimbrel.store.shared_page import SharedPage
 from whimbrel.store.store import MessageStore
 
 if TYPE_CHECKING:
@@ -140,6 +142,19 @@ class Role(ABC):
     async def close(self) -> None:
         """Close everything that was opened."""
         await self.opened.aclose()
+
+    def choose_dialect(self) -> None:
+        """Tell the replicator beside which dialect the group speaks."""
+        choose_dialect(self.root, SWITCHING if self.options.by_majority else CLASSIC, self.machine)
+
+    def known_commit(self) -> int | None:
+        """Return up to where the log is known to be committed; None where not a majority decides that."""
+        if not self.options.by_majority:
+            return None
+        page = SharedPage.open(self.root, self.machine)
+        found = max(page.confirmed, ConfirmedFile(self.root, self.machine.files).offset)
+        page.close()
+        return found
 
     # What the roles do differently
 

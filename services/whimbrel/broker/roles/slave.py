@@ -26,7 +26,7 @@ from whimbrel.broker.cluster.replica_service import (
 from whimbrel.broker.metrics import slave_metrics
 from whimbrel.broker.options import BrokerOptions
 from whimbrel.broker.produce.appender import ReadOnlyAppender
-from whimbrel.broker.produce.confirmed_offset import ConfirmedFile, SlaveConfirmed
+from whimbrel.broker.produce.confirmed_offset import CommittedSlave, ConfirmedFile, SlaveConfirmed
 from whimbrel.broker.roles.context import BrokerContext
 from whimbrel.broker.roles.role import Role, Unconfirmed
 from whimbrel.broker.tables.adoption import adopt_topics
@@ -69,10 +69,16 @@ class SlaveRole(Role):
 
     async def open_store(self) -> SlaveStore:
         """Open the store as soon as the replicator has recovered the log."""
+        self.choose_dialect()
         reported = False
         while True:
             try:
-                return SlaveStore.open(self.root, self.options.store_options, machine=self.machine)
+                return SlaveStore.open(
+                    self.root,
+                    self.options.store_options,
+                    committed=self.known_commit(),
+                    machine=self.machine,
+                )
             except NotRecovered as error:
                 if not reported:
                     logger.info("waiting for the replicator: %s", error)
@@ -81,7 +87,13 @@ class SlaveRole(Role):
 
     def open_confirmed(self, file: ConfirmedFile) -> SlaveConfirmed:
         """Take up how far the log is confirmed."""
-        confirmed = SlaveConfirmed(self.page, file, written=self.log_end, kept=self.store.intact_end)
+        if self.options.by_majority:
+            store = self.store
+            confirmed: SlaveConfirmed = CommittedSlave(
+                self.page, file, written=lambda: store.visible_end, kept=store.intact_end
+            )
+        else:
+            confirmed = SlaveConfirmed(self.page, file, written=self.log_end, kept=self.store.intact_end)
 
         def cut(log_end: int) -> None:
             confirmed.cut(log_end)

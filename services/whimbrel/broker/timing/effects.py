@@ -22,8 +22,8 @@ CLOCK_SLACK_MS = 10_000  # how far the clock may have been set back between a re
 class EffectStore(Protocol):
     """What is read of the store."""
 
-    def find_by_key(self, topic: str, key: str, *, limit: int, begin: int) -> list[int]:
-        """Places of the records of a topic with a key, stored since a time."""
+    def find_written(self, topic: str, key: str, *, limit: int, begin: int) -> list[int]:
+        """Places of the records of a topic with a key, stored since a time, committed or not."""
 
     def read_log(self, physical_offset: int, size: int) -> bytes:
         """Bytes of the log."""
@@ -37,7 +37,7 @@ def find_effect(store: EffectStore, message: StoredMessage, topic: str, key: str
     if not key:
         return False  # by other programs than ours; then it may come twice
     begin = max(message.store_timestamp - CLOCK_SLACK_MS, 0)
-    for place in store.find_by_key(topic, key, limit=COPIES_MAX, begin=begin):
+    for place in store.find_written(topic, key, limit=COPIES_MAX, begin=begin):
         size = int.from_bytes(store.read_log(place, 4), "big")
         try:
             found = decode_record(store.read(place, size), check_crc=False)

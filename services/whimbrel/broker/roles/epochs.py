@@ -1,0 +1,53 @@
+"""The epoch of a master whose group commits by majority: begun anew at each start.
+
+An epoch is one incarnation of one writer (rule R1 of docs/failover.md), so a master that comes back takes
+another one. Where roles are given by configuration, nobody hands epochs out: it is the one after the last
+that this store knows. Its start is on disk, in `epochFileCheckpoint`, before its first record is (R5), and
+the page of marks names it before the replicator lets members in.
+"""
+
+import logging
+from pathlib import Path
+
+from whimbrel.errors import StoreError
+from whimbrel.ha.epochs import EPOCH_MAX, adopted, reached
+from whimbrel.machine import Machine
+from whimbrel.store.epoch_file import EpochFile
+from whimbrel.store.master_store import MasterStore
+from whimbrel.store.shared_page import SharedPage
+
+__all__ = ["CLASSIC", "SWITCHING", "begin_epoch", "choose_dialect"]
+
+logger = logging.getLogger(__name__)
+
+CLASSIC, SWITCHING = 1, 2  # dialects of the replication stream: `ha/protocol.py`, `ha/switching.py`
+
+
+def choose_dialect(root: Path, dialect: int, machine: Machine) -> None:
+    """Tell the replicator beside which dialect the group speaks, before it sees a recovered log.
+
+    Raises:
+        StoreError: the page of marks can't be had.
+    """
+    page = SharedPage.open(root, machine)
+    page.ha_dialect = dialect
+    page.close()
+
+
+def begin_epoch(store: MasterStore) -> int:
+    """Begin an epoch at the end of a log that has just been opened for writing; return its number.
+
+    Raises:
+        StoreError: the list of epochs can't be read or written, or has no further number.
+    """
+    page, file, end = store.page, EpochFile(store.root, store.files), store.written
+    known = file.load()
+    epoch = known[-1][0] + 1 if known else 1
+    if epoch > EPOCH_MAX:
+        raise StoreError(f"{file.path} ends with epoch {epoch - 1}, the last there can be")
+    # After a power cut the list may name epochs whose start the log has lost.
+    file.save(adopted(reached(known, end), ((epoch, end),), end))
+    page.leader_epoch, page.leader_start, page.commit = epoch, end, store.visible_end
+    page.leader_log = page.epoch  # last: the replicator lets members in now
+    logger.info("epoch %d of %s begins at %d; committed up to %d", epoch, store.root, end, page.commit)
+    return epoch
