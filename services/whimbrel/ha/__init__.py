@@ -1,1 +1,1 @@
-"""RocketMQ's classic replication protocol as values: bytes in, events out; no socket, no clock, no disk."""
+"""RocketMQ's replication protocols as values: bytes in, events out; no socket, no clock, no disk."""

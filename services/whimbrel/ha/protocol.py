@@ -50,7 +50,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from whimbrel.errors import ConnectionClosed, LocalProtocolError, RemoteProtocolError
-from whimbrel.ha.frames import FRAME_BYTES_MAX, FRAME_HEADER, REPORT, Frame
+from whimbrel.ha.frames import FRAME_BYTES_MAX, FRAME_HEADER, REPORT, Frame, whole_frames
 
 __all__ = [
     "COMPARE_BYTES",
@@ -315,6 +315,7 @@ class SlaveProtocol:
         compared_end: up to here the own log equals the master's, as far as it was compared.
         reported: the newest acknowledgement, -1 before the first report.
         answered: whether the master has sent anything.
+        header_bytes: how long the header is that comes next, or is coming.
     """
 
     __slots__ = (
@@ -324,6 +325,7 @@ class SlaveProtocol:
         "end",
         "file_size",
         "header",
+        "header_bytes",
         "heartbeat_s",
         "log_end",
         "received_at",
@@ -363,6 +365,7 @@ class SlaveProtocol:
         self.heartbeat_s = heartbeat_s
         self.silence_s = silence_s
         self.header = bytearray()  # the first bytes of a frame whose header is not complete
+        self.header_bytes = FRAME_HEADER.size
         self.body_left = 0
         self.reported = -1
         self.answered = False
@@ -434,10 +437,10 @@ class SlaveProtocol:
         at, size = 0, len(data)
         while at < size:
             if not self.body_left:
-                taken = data[at : at + FRAME_HEADER.size - len(self.header)]
+                taken = data[at : at + self.header_bytes - len(self.header)]
                 self.header += taken
                 at += len(taken)
-                if len(self.header) == FRAME_HEADER.size:
+                if len(self.header) == self.header_bytes:
                     yield from self.start_frame()
                 continue
             assert self.end is not None
@@ -475,10 +478,18 @@ class SlaveProtocol:
             )
         self.compared_end = event.offset + len(ours)
 
+    def whole(self, data: memoryview, at: int) -> tuple[int, int]:
+        """Return up to where `data` holds whole frames, and what the next one lacks: see `whole_frames`."""
+        return whole_frames(data, at)
+
     def start_frame(self) -> tuple[SlaveEvent, ...]:
-        """Check a frame's header against the log, and start an empty log there."""
+        """Take a header that is complete."""
         offset, size = FRAME_HEADER.unpack(self.header)
         self.header.clear()
+        return self.begin_body(offset, size)
+
+    def begin_body(self, offset: int, size: int) -> tuple[SlaveEvent, ...]:
+        """Check a frame against the log, and start an empty log there."""
         if offset < 0 or size < 0:
             raise RemoteProtocolError(f"a frame of {size} bytes at {offset}: this is no HA master")
         if self.telling:
