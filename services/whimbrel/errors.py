@@ -17,6 +17,7 @@
     ├── OwnerAway               another broker owns the message's queue, and does not answer
     ├── Stored                  the message is stored, but its durability was not confirmed in time
     │   ├── FlushTimeout, ReplicaTimeout
+    │   ├── NotCommitted                    a kind of ReplicaTimeout: it may be kept or not
     ├── CorruptRecord           bytes on disk do not decode
     ├── StoreError              the store directory can't be used as it is
     ├── PeerError               the other end of a connection
@@ -38,8 +39,8 @@ __all__ = [
     "IllegalMessageGroup", "IllegalMessageId", "IllegalOffset", "IllegalPropertyKey", "IllegalTag",
     "IllegalTopic", "InvalidReceiptHandle", "InvalidTransactionId", "LeftOut", "LocalProtocolError",
     "MessageCorrupted", "MessageEmpty", "MessageTooLarge", "MessageTypeConflict", "NoBroker", "NoReplica",
-    "NotMaster", "NotReady", "NotRecovered", "NotSupported", "NotWritable", "OffsetNotFound", "OwnerAway",
-    "PeerError",
+    "NotCommitted", "NotMaster", "NotReady", "NotRecovered", "NotSupported", "NotWritable", "OffsetNotFound",
+    "OwnerAway", "PeerError",
     "PropertiesTooLarge", "QueueNotFound", "RangeGone", "Refused", "RemoteProtocolError", "ReplicaTimeout",
     "RequestError", "RequestTimeout", "StoreError", "StoreFull", "Stored", "Throttled", "TopicNotFound",
     "Unavailable", "WhimbrelError", "error_for_code",
@@ -373,7 +374,7 @@ class Stored(WhimbrelError):
     reason = "STORED"
     grpc = "DEADLINE_EXCEEDED"
     retry = True
-    effect = "stored"
+    effect: ClassVar[Effect] = "stored"
 
 
 class FlushTimeout(Stored):
@@ -388,6 +389,16 @@ class ReplicaTimeout(Stored):
 
     reason = "SLAVE_PERSISTENCE_TIMEOUT"
     code = 50402
+
+
+class NotCommitted(ReplicaTimeout):
+    """No majority has confirmed it: nobody sees it before, and it is lost if another master leads first.
+
+    Clients get the code of a `ReplicaTimeout`, and the text.
+    """
+
+    reason = "NOT_COMMITTED"
+    effect = "unknown"
 
 
 class CorruptRecord(WhimbrelError):

@@ -64,6 +64,14 @@ class Mode(StrEnum):
     ASYNC = "async"
 
 
+class Replication(StrEnum):
+    """When a send is answered: after slaves have it, or at once."""
+
+    SYNC = "sync"
+    ASYNC = "async"
+    MAJORITY = "majority"
+
+
 def size(text: str) -> int:
     """Return a number of bytes, for an option.
 
@@ -98,8 +106,20 @@ PortOption = Annotated[
         min=PORTS[0], max=PORTS[-1], help="Of the nameserver; others follow from PORT+10. 0: any free ports."
     ),
 ]
-FlushOption = Annotated[Mode, typer.Option(help="sync: answer a send when it is on the disk.")]
-ReplicationOption = Annotated[Mode, typer.Option(help="sync: answer a send when a slave has it.")]
+FlushOption = Annotated[
+    Mode | None,
+    typer.Option(
+        help="sync: answer a send when it is on the disk. Default: async, sync with a majority.",
+        show_default=False,
+    ),
+]
+ReplicationOption = Annotated[
+    Replication,
+    typer.Option(
+        help="sync: answer a send when a slave has it. majority: when more than half of a group's brokers"
+        " have it, and show it to nobody before; with --slaves 2, one may be missing."
+    ),
+]
 BrokersOption = Annotated[
     int,
     typer.Option(min=BROKERS[0], max=BROKERS[-1], help="How many broker groups: broker-a, broker-b, ..."),
@@ -178,7 +198,7 @@ READERS: dict[str, Callable[[str], Any]] = {
     "brokers": partial(number, BROKERS),
     "slaves": partial(number, SLAVES),
     "flush": Mode,
-    "replication": Mode,
+    "replication": Replication,
     "store_mode": StoreAccess,
 }
 
@@ -201,6 +221,7 @@ app = typer.Typer(
     epilog=examples(
         "whimbrel dev                       a nameserver at 127.0.0.1:8081",
         "whimbrel dev --replication sync    answer a send when a slave has it",
+        "whimbrel dev --replication majority --slaves 2    when two of three have it",
         "whimbrel dev --flush sync          answer a send when it is on disk",
         "whimbrel dev --no-auto-create      be as strict as in production",
         "whimbrel dev --trace 1             then: whimbrel trace MESSAGE_ID",
@@ -218,8 +239,8 @@ def dev(
     context: typer.Context,
     directory: DirOption = None,
     port: PortOption = NAMESERVER_PORT,
-    flush: FlushOption = Mode.ASYNC,
-    replication: ReplicationOption = Mode.ASYNC,
+    flush: FlushOption = None,
+    replication: ReplicationOption = Replication.ASYNC,
     brokers: BrokersOption = 1,
     slaves: SlavesOption = 1,
     trace: TraceOption = 0.0,
@@ -265,8 +286,8 @@ def dev(
 def start(
     directory: DirOption = None,
     port: PortOption = NAMESERVER_PORT,
-    flush: FlushOption = Mode.ASYNC,
-    replication: ReplicationOption = Mode.ASYNC,
+    flush: FlushOption = None,
+    replication: ReplicationOption = Replication.ASYNC,
     brokers: BrokersOption = 1,
     slaves: SlavesOption = 1,
     trace: TraceOption = 0.0,
@@ -403,8 +424,8 @@ def chosen(directory: Path | None) -> Path:
 def options_of(
     directory: Path | None,
     port: int,
-    flush: Mode,
-    replication: Mode,
+    flush: Mode | None,
+    replication: Replication,
     brokers: int,
     slaves: int,
     trace: float,
@@ -421,6 +442,8 @@ def options_of(
     asked, there = size(log_file_size), dev_directory.log_file_size(where)
     if there is not None and asked not in (there, LOG_FILE_SIZE):
         note(f"the stores in {where} have log files of {size_text(there)} and keep that size")
+    if flush is None:  # a majority that loses its memory in a power cut would be none
+        flush = Mode.SYNC if replication is Replication.MAJORITY else Mode.ASYNC
     return DevOptions(
         directory=where,
         port=port,

@@ -56,8 +56,9 @@ class DevOptions:
     Attributes:
         directory: of stores, logs and cluster.json.
         port: of the nameserver, from which the other ports follow; 0 for any free ports.
-        flush: `sync`: a send is answered when it is on the master's disk.
-        replication: `sync`: a send is answered when a slave has it.
+        flush: `sync`: a send is answered when it is on the disk, by majority on those of a majority.
+        replication: `sync`: a send is answered when a slave has it; `majority`: when more than half of a
+            group's members have it, and nobody sees it before.
         brokers: broker groups, each a master with its slaves; topics are spread over them.
         slaves: number of slaves of each; with none, synchronous replication would refuse every send.
         host: address to which every port is bound.
@@ -75,7 +76,7 @@ class DevOptions:
     directory: Path
     port: int = NAMESERVER_PORT
     flush: Literal["sync", "async"] = "async"
-    replication: Literal["sync", "async"] = "async"
+    replication: Literal["sync", "async", "majority"] = "async"
     brokers: int = 1
     slaves: int = 1
     host: str = "127.0.0.1"
@@ -133,6 +134,8 @@ def plan(options: DevOptions, endpoint: str) -> tuple[ChildPlan, ...]:
     """
     if options.slaves == 0 and options.replication == "sync":
         raise StartError("synchronous replication needs a slave: drop `--slaves 0` or `--replication sync`")
+    if options.slaves == 0 and options.replication == "majority":
+        raise StartError("a majority needs slaves, two for one to be missing: `--slaves 2`")
 
     def port(step: int) -> int:
         return options.port + step if options.port else 0
@@ -179,6 +182,8 @@ def plan(options: DevOptions, endpoint: str) -> tuple[ChildPlan, ...]:
             "index_entries": slots * ENTRIES_PER_SLOT,
             **shown,
         }
+        if options.replication == "majority":
+            broker |= {"voters": ",".join(map(str, range(options.slaves + 1)))}
         if options.lease_file_size is not None:
             broker |= {"lease_file_size": options.lease_file_size}
         if options.accept_replays:
@@ -189,6 +194,8 @@ def plan(options: DevOptions, endpoint: str) -> tuple[ChildPlan, ...]:
             "store_mode": options.store_mode,
             **shown,
         }
+        if options.replication == "majority":
+            replicator |= {"flush": options.flush}  # what a member holds, counts as its disk does
         if index:
             replicator |= {"commitlog_file_size": options.log_file_size}
         else:

@@ -165,11 +165,10 @@ def counted_slaves(view: ReplicationStatus) -> int:
 def what_may_be_lost(view: ReplicationStatus) -> str:
     """Return in one sentence what the modes of a master leave open."""
     power = "nothing that was answered" if view.flush == "sync" else "messages of the last moments"
-    failover = (
-        "nothing that was answered, when an in-sync slave takes over"
-        if view.replication == "sync"
-        else "messages that the slave lacks"
-    )
+    failover = {
+        "sync": "nothing that was answered, when an in-sync slave takes over",
+        "majority": "nothing that was answered, when the slave takes over whose log goes on furthest",
+    }.get(view.replication, "messages that the slave lacks")
     return (
         f"{view.broker_name} may lose in a power cut {power}, in a failover {failover}; acknowledgements of"
         " consumers wait for neither: those of the last moments are undone, and their messages come again"
@@ -181,7 +180,9 @@ def lacking_slaves(view: ReplicationStatus) -> str:
     connected = counted_slaves(view)
     if connected >= view.expected_slaves:
         return ""
-    refused = " and sends are refused" if view.replication == "sync" and not connected else ""
+    members = view.expected_slaves + 1
+    few = {"sync": not connected, "majority": connected + 1 <= members // 2}
+    refused = " and sends are refused" if few.get(view.replication, False) else ""
     return (
         f"{connected} of {view.expected_slaves} slaves are connected{refused}: start the missing ones,"
         " broker and replicator"

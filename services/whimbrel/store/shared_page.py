@@ -509,11 +509,13 @@ class SharedPage:
         if not epoch or self.fed_epoch != epoch or self.leader_log != epoch:
             return ()
         proven = self.column(PROVEN_AT)
-        return tuple(
-            ((named & (1 << ID_BITS) - 1) - 1, ACKS // 8 + slot)
-            for slot, named in enumerate(self.column(MEMBERS))
-            if named and named >> ID_BITS == proven[slot]
-        )
+        named = [
+            (cell >> ID_BITS, (cell & (1 << ID_BITS) - 1) - 1, ACKS // 8 + slot)
+            for slot, cell in enumerate(self.column(MEMBERS))
+            if cell and cell >> ID_BITS == proven[slot]
+        ]
+        # Of a member's connections the newest counts; the replicator closes older ones.
+        return tuple({member: cell for _, member, cell in sorted(named)}.items())
 
     def set_ack(self, slot: int, offset: int) -> None:
         """Replicator: publish what a slave has reported."""

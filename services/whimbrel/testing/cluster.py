@@ -73,7 +73,7 @@ class Cluster:
         self,
         *,
         slaves: int = 0,
-        replication: Literal["sync", "async"] = "async",
+        replication: Literal["sync", "async", "majority"] = "async",
         flush: Literal["sync", "async"] = "async",
         strict: bool = False,
         keep: bool = False,
@@ -84,7 +84,8 @@ class Cluster:
 
         Args:
             slaves: how many.
-            replication: `sync`: a send is answered when a slave has it.
+            replication: `sync`: a send is answered when a slave has it; `majority`: when more than half of
+                the brokers have it, and nobody sees it before.
             flush: `sync`: a send is answered when it is on the disk.
             strict: topics and groups must be created before they are used, as in production.
             keep: leave the directory with stores and logs at the end.
@@ -96,6 +97,8 @@ class Cluster:
         """
         if replication == "sync" and not slaves:
             raise ValueError("replication='sync' needs a slave: Cluster(slaves=1, replication='sync')")
+        if replication == "majority" and not slaves:
+            raise ValueError("a majority needs slaves: Cluster(slaves=2, replication='majority')")
         self.slaves, self.replication, self.flush, self.strict = slaves, replication, flush, strict
         self.keep = keep or directory is not None
         self.given, self.label = directory, label

@@ -22,20 +22,20 @@ __all__ = ["whimbrel_cluster", "whimbrel_options", "whimbrel_topic"]
 
 CLUSTER = pytest.StashKey[Cluster]()
 MODES = ("async", "sync")
+REPLICATIONS = (*MODES, "majority")
+REPLICATION_HELP = "sync: a send is answered when a slave has it; majority: when most brokers do"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Declare the options, each on the command line and in the ini file."""
     group = parser.getgroup("whimbrel", "the cluster of whimbrel_cluster")
     parser.addini("whimbrel_slaves", "how many slaves the cluster has", default="0")
-    parser.addini("whimbrel_replication", "sync: a send is answered when a slave has it", default="async")
+    parser.addini("whimbrel_replication", REPLICATION_HELP, default="async")
     parser.addini("whimbrel_flush", "sync: a send is answered when it is on the disk", default="async")
     parser.addini("whimbrel_strict", "topics and groups must be created before use", "bool", default=False)
     parser.addini("whimbrel_keep", "keep the cluster's directory when a test fails", "bool", default=False)
     group.addoption("--whimbrel-slaves", metavar="N", type=int, help="how many slaves")
-    group.addoption(
-        "--whimbrel-replication", choices=MODES, help="sync: a send is answered when a slave has it"
-    )
+    group.addoption("--whimbrel-replication", choices=REPLICATIONS, help=REPLICATION_HELP)
     group.addoption("--whimbrel-flush", choices=MODES, help="sync: a send is answered when it is on the disk")
     group.addoption(
         "--whimbrel-strict", action="store_true", help="topics and groups must be created before use"
@@ -55,9 +55,10 @@ def chosen(config: pytest.Config, name: str) -> Any:
 def whimbrel_options(pytestconfig: pytest.Config) -> dict[str, Any]:
     """Give the keyword arguments of the session's `Cluster`; override this to choose others."""
     slaves, replication, flush = (chosen(pytestconfig, name) for name in ("slaves", "replication", "flush"))
-    for name, mode in (("whimbrel_replication", replication), ("whimbrel_flush", flush)):
-        if mode not in MODES:
-            raise pytest.UsageError(f"{name} = {mode}: it is one of {', '.join(MODES)}")
+    chosen_of = (("whimbrel_replication", replication, REPLICATIONS), ("whimbrel_flush", flush, MODES))
+    for name, mode, modes in chosen_of:
+        if mode not in modes:
+            raise pytest.UsageError(f"{name} = {mode}: it is one of {', '.join(modes)}")
     if not str(slaves).isdigit():
         raise pytest.UsageError(f"whimbrel_slaves = {slaves}: it is a number")
     return {

@@ -14,9 +14,7 @@ from whimbrel.store.slave_store import SlaveStore
 
 def open_gated(root: Path, committed: int = 0) -> MasterStore:
     root.mkdir(exist_ok=True)
-    return MasterStore.open(
-        root, OPTIONS, clock=lambda: NOW, committed=committed, machine=StoppedClock(NOW)
-    )
+    return MasterStore.open(root, OPTIONS, clock=lambda: NOW, committed=committed, machine=StoppedClock(NOW))
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ retries store the message three times). What is appended is answered at once, or
 
     its end <= flushed                 synchronous flush: within `flush_timeout_s`, else FlushTimeout
     its end <= acknowledged by `acks`  synchronous replication: within `slave_timeout_s`, else ReplicaTimeout
-    its end <= the commit offset       majority: within `slave_timeout_s`, else ReplicaTimeout (`commit.py`)
+    its end <= the commit offset       majority: within `slave_timeout_s`, else NotCommitted (`commit.py`)
 
 A slave counts for the first question by what it says of itself, for the second by what it has acknowledged of
 what it was sent (`store/shared_page.py`): one that is connected anew, and up to date, has been sent nothing.
@@ -33,7 +33,15 @@ from typing import Any, NoReturn, Protocol
 
 from whimbrel.broker.produce.commit import UNCOMMITTED_BYTES_MAX, MajorityCommit
 from whimbrel.broker.produce.confirmed_offset import in_sync
-from whimbrel.errors import FlushTimeout, NoReplica, NotWritable, ReplicaTimeout, Throttled, WhimbrelError
+from whimbrel.errors import (
+    FlushTimeout,
+    NoReplica,
+    NotCommitted,
+    NotWritable,
+    ReplicaTimeout,
+    Throttled,
+    WhimbrelError,
+)
 from whimbrel.wakeup import WAKE_POLL_S
 
 __all__ = [
@@ -442,12 +450,7 @@ class Appender:
             if head.end > acknowledged:
                 if now < head.slave_deadline:
                     return
-                error = ReplicaTimeout(
-                    "the message is stored, but too few slaves confirmed it in time"
-                    if self.commit is None
-                    else "the message is stored, but no majority confirmed it in time: it is not seen before"
-                    " one does"
-                )
+                error = self.not_replicated("too few slaves confirmed it in time")
             elif head.end > flushed:
                 if now < head.flush_deadline:
                     return
@@ -501,10 +504,21 @@ class Appender:
                 self.ring()
         self.parked.hand_over(math.inf)
         self.closed = True
-        replicated = self.durability.acks or self.commit is not None
-        late = error or (ReplicaTimeout if replicated else FlushTimeout)
         while self.waiting:
-            self.waiting.popleft().answer(late(f"the message is stored, but {reason}"))
+            answer = self.waiting.popleft().answer
+            if self.commit is not None or (error is None and self.durability.acks):
+                answer(self.not_replicated(reason))
+            else:
+                answer((error or FlushTimeout)(f"the message is stored, but {reason}"))
+
+    def not_replicated(self, why: str) -> ReplicaTimeout:
+        """Return what a send is answered that too few slaves, or no majority, have confirmed."""
+        if self.commit is None:
+            return ReplicaTimeout(f"the message is stored, but {why}")
+        return NotCommitted(
+            f"the message is in the master's log, but {why}: nobody sees it before a majority has it, and it"
+            " is lost if another master leads first"
+        )
 
 
 class ReadOnlyAppender:

@@ -289,7 +289,7 @@ class SlaveConfirmed:
 
 
 class CommittedSlave(SlaveConfirmed):
-    """That of a slave whose group commits by majority: up to where its log is committed, as `written` says."""
+    """That of a slave whose group commits by majority: how far its log is committed, as `written` says."""
 
     def learn(self, offset: int) -> None:
         """Nothing: what the master's broker says is about the master's log, and ours may still be another."""

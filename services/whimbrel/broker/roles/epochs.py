@@ -11,26 +11,27 @@ from pathlib import Path
 
 from whimbrel.errors import StoreError
 from whimbrel.ha.epochs import EPOCH_MAX, adopted, reached
+from whimbrel.ha.switching import DIALECT
 from whimbrel.machine import Machine
 from whimbrel.store.epoch_file import EpochFile
 from whimbrel.store.master_store import MasterStore
 from whimbrel.store.shared_page import SharedPage
 
-__all__ = ["CLASSIC", "SWITCHING", "begin_epoch", "choose_dialect"]
+__all__ = ["begin_epoch", "choose_dialect"]
 
 logger = logging.getLogger(__name__)
 
-CLASSIC, SWITCHING = 1, 2  # dialects of the replication stream: `ha/protocol.py`, `ha/switching.py`
+CLASSIC = 1  # the replication protocol of `ha/protocol.py`
 
 
-def choose_dialect(root: Path, dialect: int, machine: Machine) -> None:
+def choose_dialect(root: Path, *, by_majority: bool, machine: Machine) -> None:
     """Tell the replicator beside which dialect the group speaks, before it sees a recovered log.
 
     Raises:
         StoreError: the page of marks can't be had.
     """
     page = SharedPage.open(root, machine)
-    page.ha_dialect = dialect
+    page.ha_dialect = DIALECT if by_majority else CLASSIC
     page.close()
 
 

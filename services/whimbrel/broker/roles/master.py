@@ -405,8 +405,8 @@ class MasterRole(Role):
             return ""
         near = commit.near(self.machine.monotonic_ns())
         return (
-            f"the log is committed up to byte {self.store.visible_end}, and this master began at"
-            f" {self.page.leader_start}: {near} of the {commit.copies} members that a majority takes are there"
+            f"the log is committed up to byte {self.store.visible_end} of {self.page.leader_start}, its end"
+            f" at the start: {near} of the {commit.copies} members that a majority takes are there"
         )
 
     def refresh_leadership(self) -> None:

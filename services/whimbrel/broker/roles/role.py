@@ -38,7 +38,7 @@ from whimbrel.broker.produce.admission import Admission
 from whimbrel.broker.produce.appender import Appender, ReadOnlyAppender
 from whimbrel.broker.produce.confirmed_offset import ConfirmedFile, MasterConfirmed, SlaveConfirmed
 from whimbrel.broker.roles.context import BrokerContext
-from whimbrel.broker.roles.epochs import CLASSIC, SWITCHING, choose_dialect
+from whimbrel.broker.roles.epochs import choose_dialect
 from whimbrel.broker.roles.facts import facts_of
 from whimbrel.broker.roles.offset_exchange import OffsetExchange
 from whimbrel.broker.tables.shared_topics import TopicSharing
@@ -145,7 +145,7 @@ class Role(ABC):
 
     def choose_dialect(self) -> None:
         """Tell the replicator beside which dialect the group speaks."""
-        choose_dialect(self.root, SWITCHING if self.options.by_majority else CLASSIC, self.machine)
+        choose_dialect(self.root, by_majority=self.options.by_majority, machine=self.machine)
 
     def known_commit(self) -> int | None:
         """Return up to where the log is known to be committed; None where not a majority decides that."""

@@ -53,7 +53,7 @@ def test_confirmed_offset_follows_the_slaves(
 
 class FakePage:
     def __init__(self, confirmed: int = 0) -> None:
-        self.confirmed = confirmed
+        self.confirmed, self.commit = confirmed, 0
         self.acks: list[int] | None = []
         self.hosts = ["10.0.0.1", "10.0.0.2"]
         self.ids = [1, 2]

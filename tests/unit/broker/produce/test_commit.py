@@ -1,0 +1,269 @@
+"""When a record counts as committed, and what sends and the page are told of it."""
+
+import mmap
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from unit.broker.produce.test_appender import FakeLog, FakeLoop
+from whimbrel.broker.produce.appender import Appender, Durability
+from whimbrel.broker.produce.commit import UNCOMMITTED_BYTES_MAX, MajorityCommit, commit_offset
+from whimbrel.errors import NoReplica, NotCommitted, Throttled, WhimbrelError
+from whimbrel.store.shared_page import PAGE_BYTES, SharedPage
+
+FALLBEHIND = 1 << 20
+
+
+@given(st.lists(st.integers(0, 100), max_size=7), st.integers(1, 7))
+def test_so_many_copies_hold_the_log_up_to_the_commit_offset(ends: list[int], copies: int) -> None:
+    found = commit_offset(ends, copies)
+    if len(ends) < copies:
+        assert found == -1
+    else:
+        assert sum(end >= found for end in ends) >= copies > sum(end > found for end in ends)
+
+
+class GatedLog(FakeLog):
+    """A log of records of 100 bytes each."""
+
+    visible_end = 0
+
+    def commit(self, offset: int) -> bool:
+        before, self.visible_end = self.visible_end, max(self.visible_end, offset - offset % 100)
+        return self.visible_end != before
+
+
+class Rig:
+    """A master with two slaves, all three voters."""
+
+    def __init__(
+        self, *, sync_flush: bool = False, voters: tuple[int, ...] = (0, 1, 2), start: int = 0
+    ) -> None:
+        self.log, self.loop = GatedLog(), FakeLoop()
+        self.page = page = SharedPage(mmap.mmap(-1, PAGE_BYTES))
+        self.log.written = self.log.flushed = start
+        page.recovered(begin=0, written=start, flushed=start, file_size=1 << 30, pid=1)
+        page.fed_epoch = page.leader_log = page.epoch
+        page.leader_epoch, page.leader_start = 3, start
+        page.replica_beat_ns = int(self.loop.time() * 1e9)
+        self.commit = MajorityCommit(
+            self.log, page, member=0, voters=voters, sync_flush=sync_flush, fallbehind_max=FALLBEHIND
+        )
+        self.answers: list[WhimbrelError | None] = []
+        self.rings = 0
+        self.appender = Appender(
+            self.log, page, Durability(sync_flush=sync_flush), self.loop, ring=self.ring, commit=self.commit
+        )
+        self.appender.refusal = ""
+
+    def ring(self) -> None:
+        self.rings += 1
+
+    def connect(self, member: int, slot: int, *, at_ms: int = 0, proven: bool = True, end: int = 0) -> None:
+        """Have a member's connection in a slot; one below 0 is a classic slave's."""
+        self.page.set_slave(slot, "10.0.0.9:4000", at_ms or 1000 + slot)
+        if member >= 0:
+            self.page.set_member(slot, member)
+        self.page.set_ack(slot, end)
+        if proven:
+            self.page.set_proven(slot)
+
+    def report(self, slot: int, end: int) -> None:
+        self.page.set_ack(slot, end)
+        self.appender.complete_waiting()
+
+    def send(self) -> None:
+        place = self.appender.append([object()])[-1]
+        self.appender.when_durable(place.end, self.answers.append)
+
+    def tick(self, seconds: float = 0.0) -> None:
+        self.page.written = self.log.written
+        self.page.replica_beat_ns = int((self.loop.now + seconds) * 1e9)
+        self.loop.tick(seconds)
+
+
+def three() -> Rig:
+    rig = Rig()
+    rig.connect(1, 0)
+    rig.connect(2, 1)
+    return rig
+
+
+def test_a_send_is_answered_when_more_than_half_hold_it() -> None:
+    rig = three()
+    rig.send()
+    rig.send()
+    rig.tick()
+    assert (rig.answers, rig.page.commit) == ([], 0)
+    rig.report(1, 100)
+    assert (rig.answers, rig.page.commit) == ([None], 100)
+    rig.report(0, 200)
+    assert (rig.answers, rig.page.commit) == ([None, None], 200)
+
+
+def test_what_nobody_waits_for_is_committed_too() -> None:
+    rig = three()
+    rig.appender.append([object()])
+    rig.tick()
+    assert rig.page.broker_sleeping == 1  # the replicator is to ring
+    rig.report(0, 100)
+    assert rig.page.commit == 100
+    assert rig.page.broker_sleeping == 0
+
+
+def test_slaves_are_to_hear_of_a_commit() -> None:
+    rig = three()
+    rig.send()
+    rig.tick()
+    rings = rig.rings
+    rig.page.replica_sleeping = 1
+    rig.tick(0.01)
+    rig.report(0, 100)
+    assert rig.rings > rings
+
+
+def test_only_voters_count() -> None:
+    rig = Rig(voters=(0, 1, 2, 3, 4))
+    for member, slot in ((1, 0), (7, 1), (-1, 2), (3, 4)):
+        rig.connect(member, slot)
+    rig.send()
+    rig.tick()
+    for slot in (1, 2):
+        rig.report(slot, 100)
+    assert rig.page.commit == 0
+    rig.report(0, 100)
+    assert rig.page.commit == 0
+    rig.report(4, 100)
+    assert rig.page.commit == 100
+
+
+def test_a_member_counts_once_and_only_with_proven_reports() -> None:
+    rig = Rig(voters=(0, 1, 2, 3, 4))
+    rig.connect(1, 0)
+    rig.connect(1, 1)
+    rig.connect(2, 2, proven=False)
+    rig.connect(3, 3)
+    rig.send()
+    rig.tick()
+    for slot in (0, 1, 2):
+        rig.report(slot, 100)
+    assert rig.page.commit == 0
+    rig.page.set_proven(2)
+    rig.appender.complete_waiting()
+    assert rig.page.commit == 100
+
+
+def test_a_record_of_an_earlier_epoch_counts_from_where_this_one_begins() -> None:
+    """Raft's figure 8: a majority that holds it may still be overruled by a leader which does not."""
+    rig = Rig(start=500)
+    rig.log.visible_end = 200
+    rig.connect(1, 0)
+    rig.connect(2, 1)
+    rig.report(0, 400)
+    rig.report(1, 400)
+    assert (rig.log.visible_end, rig.commit.epoch_committed) == (200, False)
+    rig.report(1, 500)
+    assert (rig.log.visible_end, rig.commit.epoch_committed) == (500, True)
+
+
+@pytest.mark.parametrize("cell", ["epoch", "fed_epoch", "leader_log"])
+def test_acknowledgements_about_another_log_do_not_count(cell: str) -> None:
+    rig = three()
+    rig.send()
+    rig.tick()
+    setattr(rig.page, cell, 77)
+    rig.report(0, 100)
+    assert rig.page.commit == 0
+
+
+def test_a_slot_that_is_used_again_does_not_pair_two_members() -> None:
+    rig = Rig()
+    rig.connect(1, 0, at_ms=1000)
+    rig.page.set_slave(0, "", 0)
+    rig.page.set_slave(0, "10.0.0.7:4000", 2000)  # a classic slave's
+    rig.page.set_ack(0, 100)
+    rig.page.set_proven(0)
+    rig.log.written = rig.page.written = 100
+    rig.appender.complete_waiting()
+    assert rig.page.commit == 0
+
+
+def test_with_synchronous_flush_the_masters_copy_is_what_is_on_its_disk() -> None:
+    rig = Rig(sync_flush=True)
+    rig.connect(1, 0)
+    rig.connect(2, 1)
+    rig.send()
+    rig.tick()
+    assert rig.log.flush_wanted == 100
+    rig.report(0, 100)
+    assert rig.answers == []
+    rig.log.flushed = 100
+    rig.appender.complete_waiting()
+    assert rig.answers == [None]
+    rig.send()
+    rig.tick()
+    rig.report(0, 200)
+    rig.report(1, 200)  # two others are more than half as well
+    assert rig.answers == [None, None]
+
+
+def test_without_a_majority_nothing_is_stored() -> None:
+    rig = Rig()
+    with pytest.raises(NoReplica, match="1 of the 2 members"):
+        rig.send()
+    rig.connect(2, 1)
+    rig.send()
+    rig.tick()
+    rig.log.written += FALLBEHIND
+    with pytest.raises(NoReplica):  # it lacks too much
+        rig.send()
+    assert rig.log.written == 100 + FALLBEHIND
+
+
+def test_members_of_a_dead_replicator_are_not_there() -> None:
+    rig = three()
+    rig.page.replica_beat_ns = 1
+    with pytest.raises(NoReplica):
+        rig.send()
+
+
+def test_what_is_not_committed_in_time_is_answered_as_stored() -> None:
+    rig = three()
+    rig.send()
+    rig.tick(3.2)
+    assert [type(answer) for answer in rig.answers] == [NotCommitted]
+    assert "nobody sees it before" in str(rig.answers[0])
+    rig.report(0, 100)
+    assert rig.page.commit == 100
+
+
+def test_what_waits_to_be_committed_is_bounded() -> None:
+    rig = three()
+    rig.appender.append([object()])
+    rig.log.written += UNCOMMITTED_BYTES_MAX
+    with pytest.raises(Throttled):
+        rig.appender.append([object()])
+
+
+def test_closing_answers_what_is_not_committed_as_not_replicated() -> None:
+    rig = three()
+    rig.send()
+    rig.appender.close("the broker stops")
+    assert [type(answer) for answer in rig.answers] == [NotCommitted]
+
+
+def test_a_failed_sync_does_not_refuse_what_others_may_commit() -> None:
+    rig = Rig(sync_flush=True)
+    rig.connect(1, 0)
+    rig.connect(2, 1)
+    rig.send()
+    rig.tick()
+    rig.log.failed = "the disk refused a sync"
+    rig.appender.log_failed()
+    answers: Any = rig.answers
+    assert answers == []
+    rig.report(0, 100)
+    rig.report(1, 100)
+    assert answers == [None]
