@@ -7,8 +7,11 @@ broker. `confirmed_end` is how far a store directory may be read without a broke
 from pathlib import Path
 
 from whimbrel.errors import CorruptRecord, IllegalOffset, RangeGone
+from whimbrel.machine import FILES
+from whimbrel.store.checkpoint import read_checkpoint
 from whimbrel.store.codec import UNIT
 from whimbrel.store.consumequeue import ConsumeQueue, is_filler
+from whimbrel.store.epoch_file import EPOCH_FILE
 from whimbrel.store.shared_page import SharedPage
 from whimbrel.store.store import MessageStore
 from whimbrel.store.view import LogView
@@ -105,11 +108,15 @@ def confirmed_end(root: Path) -> int:
 
     With a shared page of this boot, that is what its broker has confirmed, and no more than the log holds.
     Without one (a store of RocketMQ, a copy, a machine that was restarted) it is where recovery would end the
-    log, as `whimbrel store recover --dry-run` reports it.
+    log, as `whimbrel store recover --dry-run` reports it; of a log with epochs no more than its checkpoint
+    says that is committed.
 
     Raises:
         StoreError: its files can't be a log.
     """
     view = LogView.of(root)
     page = SharedPage.snapshot(root)
-    return view.end if page is None else min(page.confirmed, view.end)
+    if page is not None:
+        return min(page.confirmed, view.end)
+    checkpoint = read_checkpoint(root) if FILES.exists(root / EPOCH_FILE) else None
+    return min(checkpoint.committed or view.end, view.end) if checkpoint is not None else view.end

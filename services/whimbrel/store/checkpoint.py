@@ -3,7 +3,10 @@
     0   i64  store time of the last flushed record           the process that writes the log
     8   i64  store time of the last queue entry on disk      the broker
     16  i64  store time of the last full index file's end    the broker
-    24       zeros up to 4096 (RocketMQ 5.x: i64 master's flushed offset, i64 confirmed offset)
+    24       zeros (RocketMQ 5.x: i64 master's flushed offset)
+    32  i64  commit offset of a log whose group commits by       the broker
+             majority, 0 elsewhere (RocketMQ 5.x: its confirmed offset)
+    40       zeros up to 4096
 
 We write it for RocketMQ, whose recovery after a crash starts at the last file whose first record is older
 than the lowest of these. Ours starts at its own marks (`recovery_marks.py`).
@@ -20,17 +23,19 @@ __all__ = ["CHECKPOINT_SIZE", "Checkpoint", "read_checkpoint", "write_checkpoint
 
 CHECKPOINT_SIZE = 4096
 TIMES = struct.Struct(">qqq")
-TIME = struct.Struct(">q")
+TIME = OFFSET = struct.Struct(">q")
+COMMITTED = 32
 GRACE_MS = 3000  # RocketMQ subtracts this: times are written a little later than the data
 
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """The three times, 0 where unknown."""
+    """The three times in ms and the commit offset, 0 where unknown."""
 
     log_ms: int = 0
     queues_ms: int = 0
     index_ms: int = 0
+    committed: int = 0
 
     @property
     def minimum_ms(self) -> int:
@@ -44,7 +49,11 @@ def read_checkpoint(root: Path, files: Files = FILES) -> Checkpoint | None:
         data = files.read_bytes(root / "checkpoint")
     except FileNotFoundError:
         return None
-    return Checkpoint(*TIMES.unpack_from(data)) if len(data) >= TIMES.size else None
+    if len(data) < TIMES.size:
+        return None
+    (committed,) = OFFSET.unpack_from(data.ljust(COMMITTED + OFFSET.size, b"\0"), COMMITTED)
+    log_ms, queues_ms, index_ms = TIMES.unpack_from(data)
+    return Checkpoint(log_ms, queues_ms, index_ms, committed)
 
 
 def write_checkpoint(
@@ -53,17 +62,22 @@ def write_checkpoint(
     log_ms: int | None = None,
     queues_ms: int | None = None,
     index_ms: int | None = None,
+    committed: int | None = None,
     files: Files = FILES,
 ) -> None:
-    """Write the times given and leave the others, which may belong to another process."""
+    """Write what is given and leave the rest, which may belong to another process.
+
+    The times are on disk in the end. The commit offset need not be: an older one is right as well.
+    """
     fd = files.open(root / "checkpoint", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
         stat = files.fstat(fd)
         if stat.st_size < CHECKPOINT_SIZE or not stat.st_blocks:
             files.posix_fallocate(fd, 0, CHECKPOINT_SIZE)  # so that it can be written while the disk is full
-        for position, time_ms in ((0, log_ms), (8, queues_ms), (16, index_ms)):
-            if time_ms is not None:
-                files.pwrite(fd, TIME.pack(time_ms), position)
-        files.fdatasync(fd)
+        for position, value in ((0, log_ms), (8, queues_ms), (16, index_ms), (COMMITTED, committed)):
+            if value is not None:
+                files.pwrite(fd, TIME.pack(value), position)
+        if committed is None:
+            files.fdatasync(fd)
     finally:
         files.close(fd)

@@ -33,6 +33,7 @@ from typing import Any, Protocol
 
 from whimbrel.machine import FILES, Files
 from whimbrel.store import recovery_marks as marks
+from whimbrel.store.checkpoint import write_checkpoint
 from whimbrel.store.counted_slaves import CountedSlave
 
 __all__ = [
@@ -136,6 +137,17 @@ class ConfirmedFile:
         fields = marks.load(files, self.path, self.LAYOUT, self.TAG)
         self.offset: int = fields[1] if fields else 0
         self.slaves_seen = bool(fields and fields[2])
+        self.noted = -1  # the commit offset that was written last
+
+    def note_committed(self, offset: int) -> None:
+        """Write a commit offset where RocketMQ looks for it, and who reads the files without a broker."""
+        if offset != self.noted:
+            try:
+                write_checkpoint(self.path.parent.parent, committed=offset, files=self.files)
+            except OSError as error:
+                logger.warning("how far the log is committed can't be written: %s", error)
+                return
+            self.noted = offset
 
     def save(self, offset: int, *, slaves_seen: bool) -> None:
         """Write what changed; on the disk for certain only where it went back."""
@@ -247,6 +259,11 @@ class MajorityConfirmed(MasterConfirmed):
             page.confirmed = page.commit
         return page.confirmed
 
+    def save(self) -> None:
+        """Write the files, if there is news."""
+        super().save()
+        self.file.note_committed(self.page.confirmed)
+
 
 class SlaveConfirmed:
     """A slave's confirmed offset; on the loop's thread."""
@@ -300,5 +317,10 @@ class CommittedSlave(SlaveConfirmed):
         if now != self.page.confirmed:
             self.page.confirmed = now
         return now
+
+    def save(self) -> None:
+        """Write the files, if there is news."""
+        super().save()
+        self.file.note_committed(self.page.confirmed)
 
     beat = refresh

@@ -13,6 +13,7 @@ from whimbrel.errors import StoreError
 from whimbrel.ha.epochs import EPOCH_MAX, adopted, reached
 from whimbrel.ha.switching import DIALECT
 from whimbrel.machine import Machine
+from whimbrel.store.checkpoint import read_checkpoint, write_checkpoint
 from whimbrel.store.epoch_file import EpochFile
 from whimbrel.store.master_store import MasterStore
 from whimbrel.store.shared_page import SharedPage
@@ -33,6 +34,10 @@ def choose_dialect(root: Path, *, by_majority: bool, machine: Machine) -> None:
     page = SharedPage.open(root, machine)
     page.ha_dialect = DIALECT if by_majority else CLASSIC
     page.close()
+    if not by_majority:  # what another mode had committed says nothing of a log that goes on without it
+        checkpoint = read_checkpoint(root, machine.files)
+        if checkpoint is not None and checkpoint.committed:
+            write_checkpoint(root, committed=0, files=machine.files)
 
 
 def begin_epoch(store: MasterStore) -> int:
