@@ -48,9 +48,9 @@ for another connection's, nor for one of an earlier version's replicator, which 
 count from their first report on, as they did. An earlier version's broker reads the columns below and counts
 connections.
 
-**Members** (from 4096 on, of groups that commit by majority; `ha/switching.py` has the dialect). A process of an
-earlier version maps the first 4,096 bytes only, and zeroes no more for a new boot: so the second half has a
-header of its own. The leader's epoch and start are about the log whose epoch `leader_log` names: the broker
+**Members** (from 4096 on, of groups that commit by majority; `ha/switching.py` has the dialect). A process of
+an earlier version maps the first 4,096 bytes only, and zeroes no more for a new boot: so the second half has
+a header of its own. The leader's epoch and start are about the log whose epoch `leader_log` names: the broker
 sets them after it has recovered that log, and the replicator lets members in only then. A member cell repeats
 the time of connecting, which no two connections share, so it is a sequence lock: who reads it, the
 acknowledgement, and finds it unchanged, has an acknowledgement of that member.
