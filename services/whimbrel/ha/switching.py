@@ -48,7 +48,8 @@ is shorter.
 the same. Its own log must not reach beyond: nothing is cut here. A master whose log ends at that point has
 lost its tail, or never had ours: `ShorterMaster`, and the next connection tells it our end. Otherwise it has
 written something else from there on: `Diverged`. Where no epoch is common to both, what was written before
-either had one is taken for the same, as in the classic protocol, and compared.
+either had one is taken for the same. A log without any epochs, that of a slave or an observer of the classic
+protocol, is judged as there: by the bytes before its end, which the master must show.
 
 **What a report acknowledges.** The first one asks where to start and acknowledges nothing. All later ones do,
 so the slave sends none while it compares, and the shell writes the list of epochs to disk (`to_adopt`,
@@ -97,6 +98,7 @@ __all__ = [
     "DIALECT",
     "HANDSHAKE_S",
     "MAGIC_BYTES",
+    "MEMBER_HEADER_BYTES",
     "MEMBER_MAX",
     "NOBODY",
     "Answer",
@@ -124,6 +126,7 @@ REQUEST = struct.Struct(">ihhq")
 ANSWER = struct.Struct(">iiqi")
 ENTRY = struct.Struct(">iq")
 HEADER = struct.Struct(">iiqiqq")
+MEMBER_HEADER_BYTES: Final = HEADER.size
 MEMBER_REPORT = struct.Struct(">iq")
 STATE = struct.Struct(">i")
 STATE_AND_SIZE = struct.Struct(">ii")
@@ -595,8 +598,9 @@ class SwitchingSlave(SlaveProtocol):
         if not self.theirs:
             if size < ANSWER.size:
                 return 0, ANSWER.size - size
-            _, length, _, _ = ANSWER.unpack_from(data)
-            at = ANSWER.size + (length if 0 < length <= ENTRY.size * EPOCHS_MAX else 0)
+            state, length, _, _ = ANSWER.unpack_from(data)
+            bounded = state == HANDSHAKE and 0 < length <= ENTRY.size * EPOCHS_MAX
+            at = ANSWER.size + (length if bounded else 0)  # what is no answer is the core's to find
             if at > size:
                 return 0, at - size
         while at + HEADER.size <= size:
@@ -672,7 +676,9 @@ class SwitchingSlave(SlaveProtocol):
                 f"it leads epoch {theirs[-1][0]}, but our log has followed epoch {mine[-1][0]}: {REPAIR}"
             )
         point = consistent_point(mine, end, theirs, master_end)
-        if point is None:  # what is older than all epochs
+        if point is None and not mine and self.comparing:
+            point = min(end, master_end)
+        elif point is None:  # up to there, both are older than all epochs
             point = min(mine[0][1] if mine else end, theirs[0][1])
         if end <= point:
             return

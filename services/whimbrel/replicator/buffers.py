@@ -4,12 +4,16 @@ Only whole frames are reported, so nothing is lost by waiting until one is compl
 the log costs much less than several small ones.
 """
 
+from collections.abc import Callable
+
 from whimbrel.ha.frames import FRAME_HEADER, whole_frames
+from whimbrel.ha.switching import MEMBER_HEADER_BYTES
 
 __all__ = ["RECEIVE_BYTES", "AppendBuffer", "ReceiveBuffer"]
 
+BODY_BYTES = 1 << 20
 # A frame of 1 MiB with its header: it is collected, then appended in one piece. Longer ones come in parts.
-RECEIVE_BYTES = (1 << 20) + FRAME_HEADER.size
+RECEIVE_BYTES = BODY_BYTES + FRAME_HEADER.size
 EMPTY = memoryview(b"")
 
 
@@ -20,11 +24,22 @@ class ReceiveBuffer:
         missing: bytes that the frame at the end of the buffer lacks; 0 when that is not known.
     """
 
-    __slots__ = ("buffer", "filled", "missing", "parsed")
+    __slots__ = ("buffer", "filled", "missing", "parsed", "space", "whole")
 
     def __init__(self) -> None:
-        self.buffer = memoryview(bytearray(RECEIVE_BYTES))
+        self.space = memoryview(bytearray(BODY_BYTES + MEMBER_HEADER_BYTES))
         self.filled = self.parsed = self.missing = 0
+        self.expect(whole_frames, FRAME_HEADER.size)
+
+    def expect(self, whole: Callable[[memoryview, int], tuple[int, int]], header_bytes: int) -> None:
+        """Take frames of another kind from now on; to be called while nothing is in the buffer.
+
+        Args:
+            whole: says up to where bytes are whole frames, as `whole_frames`.
+            header_bytes: of such a frame.
+        """
+        self.whole = whole
+        self.buffer = self.space[: BODY_BYTES + header_bytes]
 
     def room(self) -> memoryview:
         """Return where the next bytes go: the rest of an incomplete frame, or as many as fit.
@@ -48,8 +63,8 @@ class ReceiveBuffer:
         """
         self.filled += count
         data = self.buffer[: self.filled]
-        end, self.missing = whole_frames(data, min(body_left, self.filled))
-        if not end and self.filled == RECEIVE_BYTES:
+        end, self.missing = self.whole(data, min(body_left, self.filled))
+        if not end and self.filled == len(self.buffer):
             end, self.missing = self.filled, 0
         self.parsed = end
         return data[:end]

@@ -13,6 +13,12 @@ connections are closed, and slaves come back with their own ends. While the epoc
        | a report covers what was sent over this connection
     proven     acknowledges
 
+**A group that commits by majority** (`ha_dialect` in the page) has members and observers. A connection whose
+first eight bytes are a member's goes on in the members' dialect (`ha/switching.py`): its handshake is
+answered once the broker has begun its epoch in the log as it is now (`leader_log`), with the list of epochs
+from `epochFileCheckpoint`, and after older connections of that member were closed unread. All others are
+observers: they are sent what is committed, get no cell of a member, and what they report counts for nothing.
+
 Everybody who reaches the port can connect. So slots are kept for the hosts that the broker knows slaves at
 (`SharedPage.known_hosts`): another host gets what they leave free, and gives its slot up for one of them.
 """
@@ -27,14 +33,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from whimbrel.errors import IllegalOffset, PeerError, StoreError
+from whimbrel.errors import IllegalOffset, PeerError, RemoteProtocolError, StoreError
 from whimbrel.ha.protocol import MasterProtocol, OutOfRange
+from whimbrel.ha.switching import DIALECT, MAGIC_BYTES, SwitchingMaster
 from whimbrel.replicator.lane_turns import feed
 from whimbrel.replicator.loop import Loop
 from whimbrel.replicator.options import ReplicatorOptions
 from whimbrel.replicator.slave_connection import SendResult, SlaveConnection
 from whimbrel.replicator.sockets import advertised_host, named, tune
 from whimbrel.store.counted_slaves import host_of
+from whimbrel.store.epoch_file import EpochFile
 from whimbrel.store.log_reader import LogReader
 from whimbrel.store.shared_page import SLAVES_MAX
 from whimbrel.wakeup import WAKE_POLL_S
@@ -53,7 +61,14 @@ DISPLACED_AFTER_S = 2.0
 TROUBLE_S = (
     30.0  # a refused slave comes back every few seconds; when it no longer does, nothing is shown of it
 )
+LEADER_BEAT_MAX_NS = 1_500_000_000  # a broker whose beat is older tells members nothing any more
 REPEAT_S = 60.0  # the same refusal is logged once in so long, as is that there is no room
+
+
+class NotServed(RemoteProtocolError):
+    """A member asks for what this master can't give it."""
+
+    reason = "MEMBER_NOT_SERVED"
 
 
 class AckTimer(Protocol):
@@ -74,6 +89,8 @@ class Feeder:
         epoch: of the log that the connections are fed from; 0 while there is none. After `after_epoch` was
             given, that one until the broker recovers the log.
         busy: there is more to send at once; a slave had its share of the turn.
+        majority: the broker beside wants the group to commit by majority.
+        leading: besides, it has begun its epoch in the log as it is now.
     """
 
     def __init__(
@@ -100,7 +117,9 @@ class Feeder:
         self.full_logged_at = float("-inf")
         self.log: LogReader | None = None
         self.epoch = after_epoch
-        self.begin = self.end = 0
+        self.begin = self.end = self.commit = 0
+        self.majority = self.leading = False
+        self.epoch_file = EpochFile(self.root, loop.machine.files)
         self.busy = self.acks_moved = False
         self.sent_bytes = 0  # to all slaves, since the start
         self.ack_timer: AckTimer | None = None  # set where metrics are on
@@ -123,6 +142,9 @@ class Feeder:
         if self.page.epoch != self.epoch:
             self.change_epoch()
         self.begin, self.end = self.page.begin, self.page.written
+        self.majority = self.page.ha_dialect == DIALECT
+        if self.majority or self.leading:
+            self.look_at_leader()
         if self.ack_timer is not None:
             self.ack_timer.written(self.end, now)
         self.busy = self.send_all(now)
@@ -134,7 +156,13 @@ class Feeder:
 
     def idle(self) -> bool:
         """Whether the marks are as they were."""
-        return self.page.written == self.end and self.page.epoch == self.epoch and not self.acks_moved
+        page = self.page
+        return (
+            page.written == self.end
+            and page.epoch == self.epoch
+            and not self.acks_moved
+            and not (self.majority and self.leader_moved())
+        )
 
     def wait_timeout(self, now: float) -> float:
         """Return how long nothing is due."""
@@ -142,12 +170,14 @@ class Feeder:
             return 0.0
         deadlines = [connection.deadline for connection in self.connections.values()]
         deadlines += [connection.accepted_at + SILENT_S for connection in self.silent[:1]]
+        deadlines += [one.deadline for one in self.silent if one.member is not None]
         return max(min(deadlines, default=now + WAKE_POLL_S) - now, 0.001)
 
     def steady(self) -> bool:
         """Whether there is nothing to do but to send what the log grows by, and to take reports."""
         return (
             self.traces is None
+            and self.page.ha_dialect != DIALECT
             and not self.silent
             and not self.busy
             and not self.acks_moved
@@ -176,6 +206,20 @@ class Feeder:
             if self.traces is not None:
                 self.traces.recovered(self.log.read, self.page.written, self.log.file_size)
         self.loop.watch(self.listener, selectors.EVENT_READ if epoch else 0, self.accept)
+
+    def leader_moved(self) -> bool:
+        """Whether the broker has begun its epoch, or has moved the commit offset."""
+        return self.page.commit != self.commit or (self.page.leader_log == self.epoch) != self.leading
+
+    def look_at_leader(self) -> None:
+        """Take what the broker says of its epoch and of the commit offset."""
+        page = self.page
+        leading = self.majority and bool(self.epoch) and page.leader_log == self.epoch
+        if self.leading and not leading:
+            for connection in self.everybody():
+                if connection.member is not None:
+                    self.drop(connection, "the broker beside leads no longer")
+        self.leading, self.commit = leading, page.commit
 
     def accept(self, _: int) -> None:
         """Accept connections."""
@@ -252,6 +296,8 @@ class Feeder:
         self.connected_at_ms = max(self.loop.machine.wall_ms(), self.connected_at_ms + 1)
         connection.connected_at_ms = self.connected_at_ms
         self.page.set_slave(slot, connection.peer, self.connected_at_ms)
+        if connection.member is not None and connection.member.counts:
+            self.page.set_member(slot, connection.member.member)
         if self.traces is not None:
             self.traces.connected(connection)
         return True
@@ -290,21 +336,70 @@ class Feeder:
         # A report may be about what was written after this turn began: the marks are read anew.
         begin, end, now = self.page.begin, self.page.written, self.clock()
         try:
-            if data:
-                moved = connection.take(data, begin=begin, end=end, now=now)
-            else:
-                moved = connection.receive(begin=begin, end=end, now=now)
+            data = data or connection.read()
+            if connection.slot < 0:
+                data = self.choose_dialect(connection, data)
+            if not data:
+                return
+            moved = connection.take(data, begin=begin, end=end, now=now)
+            if connection.member is not None and connection.member.asked and self.leading:
+                self.answer(connection, now)
             if not moved:
                 return
-        except OutOfRange as error:
-            self.refuse(connection, error)
         except PeerError as error:
-            self.drop(connection, str(error))
+            self.fail(connection, error)
         else:
             if connection.slot < 0:
                 self.begin_feeding(connection)
             if connection.slot >= 0:
                 self.reported(connection)
+
+    def choose_dialect(self, connection: SlaveConnection, data: bytes) -> bytes:
+        """Give a connection that begins as a member's does the core for it; return what its core is to take.
+
+        Raises:
+            NotServed: it is a member's, and this is no group of members.
+        """
+        head = connection.core.partial + data
+        if connection.member is not None or head[: len(MAGIC_BYTES)] != MAGIC_BYTES:
+            return data
+        if not self.majority:
+            raise NotServed(
+                "it speaks as a member of a group that commits by majority, but this master does not; set"
+                " replication=majority here, or sync or async there"
+            )
+        assert self.log is not None
+        connection.core = SwitchingMaster(
+            file_size=self.log.file_size,
+            frame_bytes_max=self.options.frame_bytes_max,
+            first_offset=self.options.first_offset,
+            now=self.clock(),
+            silence_s=self.options.housekeeping_ms / 1000,
+        )
+        return head
+
+    def answer(self, connection: SlaveConnection, now: float) -> None:
+        """Answer a member's handshake, as its only connection.
+
+        Raises:
+            NotServed: it can't be answered.
+            ConnectionClosed: it is gone.
+        """
+        core, page = connection.member, self.page
+        assert core is not None
+        assert self.log is not None
+        for other in self.everybody():
+            if other is not connection and other.member is not None and other.member.member == core.member:
+                self.drop(other, f"member {core.member} has a new connection")
+        begun = page.leader_epoch, page.leader_start
+        try:
+            epochs = self.epoch_file.load()
+        except StoreError as error:
+            raise NotServed(str(error)) from error
+        if epochs[-1:] != (begun,):
+            raise NotServed(f"our list of epochs does not end with epoch {begun[0]} from {begun[1]} on")
+        core.answer(epochs, end=page.written, now=now)
+        self.send(connection, now)
 
     def begin_feeding(self, connection: SlaveConnection) -> None:
         """Serve a connection that has said where its log ends."""
@@ -344,33 +439,82 @@ class Feeder:
             return busy
         while self.silent and now - self.silent[0].accepted_at > SILENT_S:
             self.drop(self.silent[0], f"it reported nothing for {SILENT_S:.0f} s")
+        if self.majority:
+            self.serve_handshakes(now)
         for connection in list(self.connections.values()):
             try:
                 connection.core.check_silence(now)
                 if connection.blocked:
                     continue
-                before = connection.sent_bytes
-                result = connection.send(self.log, begin=self.begin, end=self.end, now=now)
-            except OutOfRange as error:
-                self.refuse(connection, error)
-                continue
-            except (PeerError, IllegalOffset) as error:
+                busy |= self.send(connection, now)
+            except PeerError as error:
+                self.fail(connection, error)
+            except IllegalOffset as error:
                 self.drop(connection, str(error))
-                continue
             except StoreError as error:
                 logger.error("slave %s: %s", connection.peer, error)
                 self.drop(connection, str(error))
-                continue
-            if connection.sent_bytes != before:
-                self.sent_bytes += connection.sent_bytes - before
-                self.page.set_sent(connection.slot, connection.core.next_offset, connection.sent_bytes)
-            if result is SendResult.BLOCKED:
-                self.set_blocked(connection, blocked=True)
-            busy |= result is SendResult.BUSY
         if now - self.trouble_at > TROUBLE_S and self.trouble_at > 0:
             self.trouble_at = float("-inf")
             self.page.trouble = ""
         return busy
+
+    def send(self, connection: SlaveConnection, now: float) -> bool:
+        """Send a slave what it lacks; return whether there is more to send at once.
+
+        Raises:
+            PeerError: it is gone, or retention has removed what it needs.
+            StoreError, IllegalOffset: the log can't be read.
+        """
+        assert self.log is not None
+        end = self.end
+        if self.majority:
+            end = self.end_for(connection)
+            if connection.held:
+                return False
+        before = connection.sent_bytes
+        result = connection.send(self.log, begin=self.begin, end=end, now=now)
+        if connection.sent_bytes != before:
+            self.sent_bytes += connection.sent_bytes - before
+            if connection.slot >= 0:
+                self.page.set_sent(connection.slot, connection.core.next_offset, connection.sent_bytes)
+        if result is SendResult.BLOCKED:
+            self.set_blocked(connection, blocked=True)
+        return result is SendResult.BUSY
+
+    def end_for(self, connection: SlaveConnection) -> int:
+        """Return up to where a connection may be sent the log in a group that commits by majority.
+
+        An observer's is held where nothing is committed that it lacks, until the leader commits in its own
+        epoch: what it was sent before may lie beyond the commit offset that the leader begins with, and a
+        heartbeat would say that the log ends there.
+        """
+        core = connection.member
+        if core is not None:
+            beat_ns = self.loop.machine.monotonic_ns() - self.page.broker_beat_ns
+            core.lead(commit=self.commit, beating=beat_ns < LEADER_BEAT_MAX_NS)
+            return self.end
+        end = min(self.end, self.commit)
+        begun = self.leading and self.commit >= self.page.leader_start
+        idle = connection.core.next_offset >= end and not connection.head and not connection.body_left
+        connection.held = not self.leading or (idle and not begun)
+        connection.core.end_told |= not begun  # nor does a heartbeat follow what is sent
+        return end
+
+    def serve_handshakes(self, now: float) -> None:
+        """Answer members that asked before the broker's epoch began; close those that take too long."""
+        for connection in list(self.silent):
+            core = connection.member
+            if core is None or connection not in self.silent:  # to answer one may have closed another
+                continue
+            try:
+                core.check_silence(now)
+                if core.asked and self.leading:
+                    self.answer(connection, now)
+                elif connection.head and not connection.blocked:
+                    self.send(connection, now)
+            except PeerError as error:
+                self.fail(connection, error)
 
     def set_blocked(self, connection: SlaveConnection, *, blocked: bool) -> None:
         """Wait for a socket to take more, or no longer."""
@@ -378,9 +522,18 @@ class Feeder:
         events = selectors.EVENT_READ | (selectors.EVENT_WRITE if blocked else 0)
         self.loop.watch(connection.sock, events, lambda mask: self.ready(connection, mask))
 
+    def fail(self, connection: SlaveConnection, error: PeerError) -> None:
+        """Disconnect a slave that has left or broken the protocol, or that can't be served."""
+        handshake = connection.slot < 0 and connection.member is not None
+        if isinstance(error, OutOfRange):
+            self.refuse(connection, error)
+        elif isinstance(error, NotServed) or (handshake and isinstance(error, RemoteProtocolError)):
+            self.not_served(connection, error)
+        else:
+            self.drop(connection, str(error))
+
     def refuse(self, connection: SlaveConnection, error: OutOfRange) -> None:
         """Disconnect a slave whose log is not a part of ours, and show people why."""
-        now = self.clock()
         host, known = host_of(connection.peer), self.page.known_hosts
         if error.ahead:
             self.page.refused_count += 1
@@ -389,7 +542,11 @@ class Feeder:
                 self.page.refused_offset = error.offset
                 self.page.refused_at_ns = self.loop.machine.monotonic_ns()
             self.loop.ring_broker()
-        text = f"slave {host} refused: {error}"
+        self.not_served(connection, error)
+
+    def not_served(self, connection: SlaveConnection, error: PeerError) -> None:
+        """Disconnect a slave, and show people why."""
+        text, now = f"slave {host_of(connection.peer)} refused: {error}", self.clock()
         self.page.trouble, self.trouble_at = text, now
         repeated = text == self.logged and now - self.logged_at < REPEAT_S
         if not repeated:

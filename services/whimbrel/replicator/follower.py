@@ -17,6 +17,11 @@ master that the broker named must show the end of our log first; one that is nam
 RocketMQ's perhaps, gets the reports that a slave of RocketMQ's would send, unless the setting `compare_bytes`
 asks for more. One whose log ends before ours is told our end over the next connection.
 
+When the broker beside says so in the page (`ha_dialect`), the connection speaks the members' dialect
+(`ha/switching.py`), and `SwitchingSlave` decides. Then the list of epochs is on disk before an end is
+reported that has reached another epoch, and the page shows the leader's commit offset, as far as our log
+goes.
+
 The role opens the log, and with that locks and recovers it (`roles.py`).
 """
 
@@ -27,6 +32,7 @@ import selectors
 import socket
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from whimbrel.errors import (
@@ -38,6 +44,8 @@ from whimbrel.errors import (
     StoreFull,
 )
 from whimbrel.ha.backoff import ReconnectBackoff
+from whimbrel.ha.epochs import reached
+from whimbrel.ha.frames import FRAME_HEADER
 from whimbrel.ha.protocol import (
     COMPARE_BYTES,
     Append,
@@ -47,6 +55,7 @@ from whimbrel.ha.protocol import (
     SlaveEvent,
     SlaveProtocol,
 )
+from whimbrel.ha.switching import DIALECT, MEMBER_HEADER_BYTES, Preface, SwitchingSlave
 from whimbrel.model.route import Endpoint
 from whimbrel.replicator.buffers import AppendBuffer, ReceiveBuffer
 from whimbrel.replicator.lane_turns import follow
@@ -55,6 +64,7 @@ from whimbrel.replicator.options import ReplicatorOptions
 from whimbrel.replicator.overlap import overlap_start
 from whimbrel.replicator.sockets import named, tune
 from whimbrel.store.commitlog import LogWriter
+from whimbrel.store.epoch_file import EpochFile
 from whimbrel.wakeup import WAKE_POLL_S
 
 if TYPE_CHECKING:
@@ -91,9 +101,8 @@ class Follower:
         self.loop, self.page, self.options, self.log = loop, loop.page, options, log
         self.clock = clock
         self.sync = options.flush == "sync"
-        self.compare_bytes = options.compare_bytes
-        if options.compare_bytes < 0:
-            self.compare_bytes = 0 if options.master_ha else COMPARE_BYTES
+        self.epoch_file = EpochFile(Path(options.store), loop.machine.files)
+        self.dialect = self.page.ha_dialect  # of the present or the last connection
         self.buffer = ReceiveBuffer()
         self.bodies = AppendBuffer()
         self.sock: socket.socket | None = None
@@ -126,6 +135,7 @@ class Follower:
         self.page.connected = 0
         self.page.local_ha = ""
         self.page.trouble = ""
+        self.page.heard_epoch = self.page.heard_commit = 0  # our log may have been cut since
         log.on_flushed = self.flushed
         log.on_failed = loop.wake
 
@@ -145,6 +155,8 @@ class Follower:
         try:
             if self.sock is not None and self.master_changed():
                 raise ConnectionClosed("the master has another address now")
+            if self.sock is not None and self.page.ha_dialect != self.dialect:
+                raise ConnectionClosed("the broker beside wants another dialect now")
             if self.core is not None:
                 if self.pending is not None and now >= self.append_at:
                     self.take(now)
@@ -207,6 +219,8 @@ class Follower:
         return (
             core is not None
             and self.accepted
+            and self.dialect != DIALECT
+            and self.page.ha_dialect == self.dialect
             and not core.body_left
             and not core.header
             and core.end == log.end == self.appended_end == core.reported
@@ -266,6 +280,7 @@ class Follower:
         if code not in (0, errno.EINPROGRESS):
             raise ConnectionClosed(f"{self.peer}: {errno.errorcode.get(code, code)}")
         self.connect_until = now + CONNECT_S
+        self.dialect = self.page.ha_dialect
         self.loop.watch(self.sock, selectors.EVENT_WRITE, self.connected)
 
     def connected(self, _: int) -> None:
@@ -281,17 +296,8 @@ class Follower:
                     self.log.flush()  # the first report acknowledges all that we have
                 if self.log.failed:
                     raise ConnectionClosed(f"our own log can't follow: {self.log.failed}")
-            log, telling = self.log, self.telling
+            log, self.core = self.log, self.new_core(now)
             self.telling = False
-            self.core = SlaveProtocol(
-                end=log.end,
-                file_size=log.file_size,
-                now=now,
-                start=self.overlap_start(),
-                telling=telling,
-                heartbeat_s=self.options.heartbeat_ms / 1000,
-                silence_s=self.options.housekeeping_ms / 1000,
-            )
             self.accepted, self.appended_end = False, -1
             logger.info("connected to master %s, asking for the log from %d on", self.peer, log.end)
             self.page.connected = 1
@@ -302,11 +308,57 @@ class Follower:
         except PeerError as error:
             self.fail(error, now)
 
-    def overlap_start(self) -> int:
-        """Return from where on the master must show what we hold."""
-        log = self.log
+    def new_core(self, now: float) -> SlaveProtocol:
+        """Return the core of a new connection, and have the buffer expect its frames.
+
+        Raises:
+            ConnectionClosed: our own list of epochs can't be read.
+        """
+        log, options = self.log, self.options
+        silence_s = options.housekeeping_ms / 1000
+        if self.dialect != DIALECT:
+            core = SlaveProtocol(
+                end=log.end,
+                file_size=log.file_size,
+                now=now,
+                start=self.overlap_start(0 if options.master_ha else COMPARE_BYTES),
+                telling=self.telling,
+                heartbeat_s=options.heartbeat_ms / 1000,
+                silence_s=silence_s,
+            )
+            self.buffer.expect(core.whole, FRAME_HEADER.size)
+            return core
+        try:
+            epochs = reached(self.epoch_file.load(), log.end)
+        except StoreError as error:
+            text = f"our own log can't follow: {error}"
+            self.show_trouble(text)
+            raise ConnectionClosed(text) from error
+        member = SwitchingSlave(
+            end=log.end,
+            file_size=log.file_size,
+            now=now,
+            epochs=epochs,
+            member=self.page.broker_id,
+            preface=Preface(promised=epochs[-1][0] if epochs else 0),
+            start=self.overlap_start(COMPARE_BYTES),
+            telling=self.telling,
+            silence_s=silence_s,
+        )
+        self.buffer.expect(member.whole, MEMBER_HEADER_BYTES)
+        return member
+
+    def overlap_start(self, usual_bytes: int) -> int:
+        """Return from where on the master must show what we hold.
+
+        Args:
+            usual_bytes: so much is compared where the settings do not say.
+        """
+        log, compare_bytes = self.log, self.options.compare_bytes
+        if compare_bytes < 0:
+            compare_bytes = usual_bytes
         return overlap_start(
-            log.read, begin=log.begin, end=log.end, file_size=log.file_size, compare_bytes=self.compare_bytes
+            log.read, begin=log.begin, end=log.end, file_size=log.file_size, compare_bytes=compare_bytes
         )
 
     def ready(self, mask: int) -> None:
@@ -349,6 +401,8 @@ class Follower:
         if data:
             self.pending = core.receive(data, now)
             self.take(now)
+        if isinstance(core, SwitchingSlave):
+            self.hear(core)
         return count if self.buffer.missing or count == len(room) else 0
 
     def take(self, now: float) -> None:
@@ -442,6 +496,35 @@ class Follower:
             self.accepted = True
             self.show_trouble("")
 
+    def hear(self, core: SwitchingSlave) -> None:
+        """Show the broker what the leader has said, once our log is known to be a part of its log."""
+        self.check_accepted(core)
+        if not self.accepted:
+            return
+        page, commit = self.page, min(core.commit, self.log.end)
+        page.heard_ns = self.loop.machine.monotonic_ns()
+        page.heard_epoch = core.leader_epoch
+        if commit > page.heard_commit:
+            page.heard_commit = commit
+            self.ring_due = True
+
+    def adopt(self, core: SwitchingSlave) -> None:
+        """Put the epochs that our log has reached on disk, before an end in them is reported.
+
+        Raises:
+            ConnectionClosed: the disk refuses.
+        """
+        epochs = core.to_adopt(self.log.end)
+        if epochs is None:
+            return
+        try:
+            self.epoch_file.save(epochs)
+        except StoreError as error:
+            self.show_trouble(f"our log can't follow epoch {epochs[-1][0]}: {error}")
+            raise ConnectionClosed(str(error)) from error
+        core.adopt(epochs)
+        logger.info("our log is in epoch %d, which starts at %d", *epochs[-1])
+
     def stall(self, error: StoreFull | NotWritable, now: float) -> None:
         """Stop reading until the disk takes more; TCP makes the master wait."""
         if not self.stalled:
@@ -475,6 +558,8 @@ class Follower:
         core, sock = self.core, self.sock
         if core is None or sock is None:
             return
+        if isinstance(core, SwitchingSlave):
+            self.adopt(core)
         try:
             while True:
                 if not self.unsent:
@@ -514,6 +599,7 @@ class Follower:
             with contextlib.suppress(OSError):
                 self.sock.close()
         self.sock = self.core = self.pending = self.event = None
+        self.page.heard_epoch = 0
         self.unsent = b""
         self.stalled = False
         self.bodies.clear()

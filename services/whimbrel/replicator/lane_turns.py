@@ -8,7 +8,8 @@ half sent, what was received and not used. Between runs all of it is Python's, w
 plain (`native/core/src/replica.rs` says what is). A run ends after `RUN_S` at the latest.
 
 **Not by the lane** are: connections that are new or not proven, traces, synchronous flush on a slave, a log
-that the disk refuses, the first bytes of a log file.
+that the disk refuses, the first bytes of a log file. Nor is anything of a group that commits by majority:
+the lane knows neither the frames of the members' dialect nor the commit offset up to which observers are fed.
 
 **A fault of the lane** ends the connections that it had, since what they had sent is not known any more, and
 switches it off. A slave's log goes on where its `written` mark stands, which a run moves with each append.

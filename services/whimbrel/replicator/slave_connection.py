@@ -8,6 +8,7 @@ from enum import Enum
 from whimbrel.errors import ConnectionClosed, StoreError
 from whimbrel.ha.frames import FRAME_HEADER
 from whimbrel.ha.protocol import MasterProtocol
+from whimbrel.ha.switching import SwitchingMaster
 from whimbrel.replicator.sockets import Network
 from whimbrel.store.log_reader import LogReader
 
@@ -36,6 +37,7 @@ class SlaveConnection:
         proven: its reports count as acknowledgements.
         sent_bytes: bodies and headers so far.
         blocked: the socket takes no more until it is writable again.
+        held: nothing may be sent for now, no heartbeat either.
         on_frame: called with offset, size and the time of its begin (ns since the epoch) when a frame that
             is no heartbeat has been handed to the socket; None without tracing.
     """
@@ -50,6 +52,7 @@ class SlaveConnection:
         "core",
         "frame",
         "head",
+        "held",
         "network",
         "on_frame",
         "peer",
@@ -76,37 +79,53 @@ class SlaveConnection:
         self.body_at = self.body_left = 0
         self.by_file = False
         self.sent_bytes = 0
-        self.blocked = False
+        self.blocked = self.held = False
         self.on_frame: Callable[[int, int, int], None] | None = None
         self.frame = (0, 0, 0)  # what `on_frame` is called with
 
     @property
     def deadline(self) -> float:
         """When the timers must be asked again at the latest; a full socket takes no heartbeat."""
-        return self.core.silence_deadline if self.blocked else self.core.deadline
+        return self.core.silence_deadline if self.blocked or self.held else self.core.deadline
+
+    @property
+    def member(self) -> SwitchingMaster | None:
+        """The core, where it speaks the members' dialect."""
+        core = self.core
+        return core if isinstance(core, SwitchingMaster) else None
 
     def receive(self, *, begin: int, end: int, now: float) -> bool:
-        """Take what the slave has sent; return whether its acknowledged offset moved.
+        """Take what the slave has sent; return whether what it acknowledges has changed.
 
         Raises:
             ConnectionClosed: it is gone.
             RemoteProtocolError: it broke the protocol.
         """
+        data = self.read()
+        return bool(data) and self.take(data, begin=begin, end=end, now=now)
+
+    def read(self) -> bytes:
+        """Return what the slave has sent; nothing when nothing is there.
+
+        Raises:
+            ConnectionClosed: it is gone.
+        """
         try:
             data = self.sock.recv(REPORTS_BYTES_MAX)
         except BlockingIOError:
-            return False
+            return b""
         except OSError as error:
             raise ConnectionClosed(f"{error.strerror}") from error
         if not data:
             raise ConnectionClosed("closed by the slave")
-        return self.take(data, begin=begin, end=end, now=now)
+        return data
 
     def take(self, data: bytes, *, begin: int, end: int, now: float) -> bool:
         """Take bytes of the slave; see `receive`."""
-        before = self.core.acknowledged
-        self.core.receive(data, begin=begin, end=end, now=now)
-        return self.core.acknowledged != before
+        core = self.core
+        before = core.acknowledged
+        core.receive(data, begin=begin, end=end, now=now)
+        return core.acknowledged != before or (not self.proven and core.proven)
 
     @property
     def steady(self) -> bool:

@@ -47,7 +47,9 @@ def test_no_two_fields_share_a_byte(tmp_path: Path) -> None:
         shared_page.CONNECTED_AT,
         shared_page.PROVEN_AT,
         shared_page.SLAVE_IDS,
+        shared_page.MEMBERS,
     )
+    fields.append((shared_page.SECOND, shared_page.HEADER.size))
     fields += [(start, 8 * SLAVES_MAX) for start in columns]
     fields.append((shared_page.PEERS, shared_page.PEER_BYTES * SLAVES_MAX))
     fields.sort()
