@@ -14,7 +14,7 @@ Bytes before the first start belong to no epoch: they were written before the gr
 `STORE/epochFileCheckpoint` holds the list as text, in the format of RocketMQ's controller mode:
 
     2            how many entries follow
-    2049214087   CRC-32 of all that follows, without its highest bit; 0: not to be checked
+    1953333299   CRC-32 of all that follows, without its highest bit; 0: not to be checked
     1-0          epoch-start, a line each, every line ended by a line feed
     2-1000
 

@@ -60,8 +60,9 @@ Rules R6 to R8, R11 and R13 of the design of failover: an epoch is adopted befor
 the answer is made after its request, on the same connection; logs are compared by epochs before bytes are
 taken. R11, one connection a member, is the shell's: it closes older ones before it calls `answer`.
 
-Without a preface both ends speak to RocketMQ's own classes. RocketMQ repeats its handshake while it waits for
-the answer, and its slaves report 0 for an empty list of epochs.
+Without a preface both ends speak to RocketMQ's own classes. RocketMQ's slave repeats its handshake while it
+waits for the answer, and reports 0 for an empty list of epochs. Its master writes the next epoch into the
+header of the last frame of one: that frame is taken, and ours name the epoch of their bytes.
 """
 
 import struct
@@ -443,13 +444,9 @@ class SwitchingMaster(MasterProtocol):
         if self.next_offset >= 0:
             super().check_silence(now)
         elif now - self.began_at > HANDSHAKE_S:
-            what = (
-                "no first report"
-                if self.epochs
-                else "no answer could be made"
-                if self.asked
-                else "no handshake"
-            )
+            what = "no first report" if self.epochs else "no handshake"
+            if self.asked:
+                what = "the broker beside has not begun its epoch"
             raise RemoteProtocolError(f"{what} within {HANDSHAKE_S:.0f} s")
 
 
@@ -598,9 +595,7 @@ class SwitchingSlave(SlaveProtocol):
         if not self.theirs:
             if size < ANSWER.size:
                 return 0, ANSWER.size - size
-            state, length, _, _ = ANSWER.unpack_from(data)
-            bounded = state == HANDSHAKE and 0 < length <= ENTRY.size * EPOCHS_MAX
-            at = ANSWER.size + (length if bounded else 0)  # what is no answer is the core's to find
+            at = ANSWER.size + max(entries_bytes(data), 0)  # what is no answer is the core's to find
             if at > size:
                 return 0, at - size
         while at + HEADER.size <= size:
@@ -631,9 +626,10 @@ class SwitchingSlave(SlaveProtocol):
     def check_epoch(self, offset: int, size: int, told: tuple[int, int]) -> None:
         """Refuse a frame of an epoch that is not the one which the answer has at its offset."""
         entry, end = epoch_at(self.theirs, offset)
-        # RocketMQ's frames without a body may still be of the epoch that ends there.
-        before = not size and offset == entry[1] and told == epoch_at(self.theirs, offset - 1)[0]
-        if (told != entry and not before) or offset + size > end:
+        # RocketMQ's last frame of an epoch names the next one, and a frame without a body may be of the one
+        # that ends there.
+        border = epoch_at(self.theirs, offset + size if size else offset - 1)[0]
+        if told not in (entry, border) or offset + size > end:
             raise RemoteProtocolError(
                 f"a frame of {size} bytes at {offset}, said to be of epoch {told[0]} from {told[1]} on:"
                 f" it was answered that epoch {entry[0]} is there, from {entry[1]} to {end}"
@@ -641,13 +637,13 @@ class SwitchingSlave(SlaveProtocol):
 
     def take_answer(self) -> tuple[SlaveEvent, ...]:
         """Take what of the answer is complete: its head, which says how long it is, or all of it."""
-        state, size, end, last = ANSWER.unpack_from(self.header)
-        count, odd = divmod(size, ENTRY.size)
-        if state != HANDSHAKE or odd or not 0 < count <= EPOCHS_MAX or end < 0:
+        size = entries_bytes(self.header)
+        if size < 0:
             raise RemoteProtocolError(f"its first bytes are no answer to a member's handshake: {NO_LEADER}")
         self.header_bytes = ANSWER.size + size
         if len(self.header) < self.header_bytes:
             return ()
+        _, _, end, last = ANSWER.unpack_from(self.header)
         theirs = tuple(ENTRY.iter_unpack(bytes(self.header[ANSWER.size :])))
         try:
             check_epochs(theirs, end)
@@ -688,9 +684,7 @@ class SwitchingSlave(SlaveProtocol):
                 f" lost or never had these bytes; {REPAIR}"
             )
         common = common_epoch(mine, theirs)
-        shared = (
-            "they have no epoch in common" if common is None else f"their last common epoch is {common[0]}"
-        )
+        shared = "they share no epoch" if common is None else f"the last epoch they share is {common[0]}"
         raise Diverged(
             f"the master's log differs from ours from byte {point} on, {end - point} bytes before our end"
             f" {end}: {shared}; {REPAIR}",
@@ -713,3 +707,10 @@ class SwitchingSlave(SlaveProtocol):
         if self.theirs:
             return super().closed(begin=begin, end=end)
         return ConnectionClosed(f"closed by the master before it answered our handshake: {NO_LEADER}")
+
+
+def entries_bytes(data: memoryview | bytearray) -> int:
+    """Return how many bytes follow the head of an answer; -1 when it is none."""
+    state, size, end, _ = ANSWER.unpack_from(data)
+    count, odd = divmod(size, ENTRY.size)
+    return size if state == HANDSHAKE and 0 < count <= EPOCHS_MAX and not odd and end >= 0 else -1
