@@ -306,6 +306,7 @@ class Cluster:
             nameservers=self.endpoints,
             flush=plan.flush,
             replication=plan.replication,
+            voters=self.voters(member.group),
             expected_slaves=plan.slaves,
             auto_create_topics=True,
             auto_create_groups=True,
@@ -322,6 +323,14 @@ class Cluster:
         )
         member.broker = BrokerNode(process, self.network, options)
         self.nodes.append(member.broker)
+
+    def voters(self, group: str) -> tuple[str, ...]:
+        """Return the ids of those whose copies count where a majority commits."""
+        if self.plan.replication != "majority":
+            return ()
+        known = [member for member in self.members.values() if member.group == group]
+        numbers = {member.number for member in known} if len(known) > self.plan.slaves else set()
+        return tuple(map(str, sorted(numbers or range(1 + self.plan.slaves))))
 
     def retention_options(self) -> dict[str, Any]:
         """Return what broker and replicator know of expiry."""

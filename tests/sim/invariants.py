@@ -9,7 +9,7 @@
     error          no process has met an error that nobody caught
     acknowledged   at the moment of an answer OK the promise of the mode holds: the record is on the master's
                    medium (synchronous flush), and in a slave's log (synchronous replication), on its medium
-                   where both are synchronous
+                   where both are synchronous; where a majority commits, that many have it so
     rest           in the end all brokers serve, sends are taken, and the logs of all members end alike
     places         in the end each record is the one that its queue says
     ends           in the end the queues of all members go on at the same offsets, also those without messages
@@ -161,6 +161,9 @@ class Invariants:
             self.retention.sent(sent, units[0][0])
         self.looked("acknowledged")
         end = units[0][0] + units[0][1]
+        if plan.replication == "majority":
+            self.check_majority(sent, master.group, end)
+            return
         if plan.flush == "sync" and not self.holds(master, end, durable=True):
             self.fail("acknowledged", f"{sent.id!r} ends at {end}, which is not on {master.name}'s medium")
         slaves = cluster.slaves(master.group)
@@ -169,6 +172,16 @@ class Invariants:
             for slave in slaves
         ):
             self.fail("acknowledged", f"{sent.id!r} ends at {end}, which no slave holds")
+
+    def check_majority(self, sent: Sent, group: str, end: int) -> None:
+        """More than half of a group's members hold what was answered OK."""
+        members = self.cluster.group(group)
+        durable = self.cluster.plan.flush == "sync"
+        held = sum(
+            self.holds(member, end, durable=durable) or member.replaced_at > sent.began for member in members
+        )
+        if held <= len(members) // 2:
+            self.fail("acknowledged", f"{sent.id!r} ends at {end}, which {held} of {len(members)} hold")
 
     def holds(self, member: Member, end: int, *, durable: bool) -> bool:
         """Return whether a member has the log up to an offset.

@@ -17,13 +17,14 @@ from typing import Literal
 from sim.kinds import draw_kinds
 from sim.upkeep import Upkeep
 
-__all__ = ["BEGIN_S", "END_S", "FAULTS", "QUIET_S", "TAKEOVERS", "Fault", "Mode", "Plan"]
+__all__ = ["BEGIN_S", "END_S", "FAULTS", "QUIET_S", "TAKEOVERS", "Fault", "Mode", "Plan", "Replication"]
 
 BEGIN_S = 4.0  # before it no faults
 QUIET_S = 45.0
 END_S = 75.0
 
 Mode = Literal["sync", "async"]
+Replication = Literal["sync", "async", "majority"]
 FAULTS = (
     "kill",
     "kill",
@@ -95,7 +96,7 @@ class Plan:
     groups: int
     slaves: int
     flush: Mode
-    replication: Mode
+    replication: Replication
     faults: tuple[Fault, ...]
     own_entry: bool
     line_share: float

@@ -3,7 +3,7 @@
 Prints what it did for each seed that was named, then, for each that failed, the finding, a schedule of few
 faults that fails as well, and the line that repeats it. With `--power` it draws the plans of `power.py`, with
 `--without RULE` it switches rules off (`rules.py`) and looks for a seed that notices. Exit code 1 when a seed
-failed, or none noticed.
+failed, or none noticed. With `--majority` it draws those of `majority.py`.
 
 Each run has a process of its own, forked from this one: what a run leaves behind, garbage and threads, ends
 with it, and no run has another one's. Seeds begin in their order, so those that were run are a range.
@@ -23,13 +23,14 @@ import random
 import sys
 import time
 from collections import Counter
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import whimbrel.broker.broker as broker_module
 from sim.cluster import Cluster
 from sim.invariants import Invariants
+from sim.majority import majority_plan
 from sim.nodes import surroundings
 from sim.plan import END_S, Plan
 from sim.power import LOSSES, power_plan
@@ -196,9 +197,16 @@ def prepare(*, verbose: bool) -> None:
     gc.freeze()  # what all runs share
 
 
+def drawing(options: argparse.Namespace) -> Callable[[int], Plan]:
+    """Return what draws the plans that are asked for."""
+    if options.majority:
+        return majority_plan
+    return power_plan if options.power else Plan.draw
+
+
 def plans_of(options: argparse.Namespace) -> Iterator[Plan]:
     """Draw what is asked for, until the time is over."""
-    draw = power_plan if options.power else Plan.draw
+    draw = drawing(options)
     if options.seeds:
         yield from map(draw, options.seeds)
         return
@@ -221,6 +229,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument(
         "--no-shrink", action="store_true", help="leave the schedule of a failing seed as it is"
     )
+    parser.add_argument("--majority", action="store_true", help="have each group commit by majority")
     parser.add_argument("--power", action="store_true", help="have all brokers lose power in each seed")
     parser.add_argument(
         "--without", default="", help="a rule to switch off, by a part of its text; all: each in turn"
@@ -257,7 +266,8 @@ def main(arguments: list[str]) -> int:
                 small = shrink(plan)
                 print("  a schedule of few faults that fails as well:")
                 print("\n".join(f"    {fault}" for fault in small.faults))
-            print(f"  again: make sim{'-power' * options.power} SEED={plan.seed}", flush=True)
+            target = "sim-majority" if options.majority else "sim-power" if options.power else "sim"
+            print(f"  again: make {target} SEED={plan.seed}", flush=True)
     seconds, count = time.monotonic() - began, len(acknowledged)
     print(f"faults: {dict(sorted(faults.items()))}; checks: {dict(sorted(looks.items()))}")
     if options.power:

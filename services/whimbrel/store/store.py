@@ -112,6 +112,11 @@ class MessageStore(abc.ABC):
 
     @property
     @abc.abstractmethod
+    def visible_end(self) -> int:
+        """Where the part of the log ends that may be delivered: all of it, unless a majority commits it."""
+
+    @property
+    @abc.abstractmethod
     def flushed(self) -> int:
         """End of what is on disk."""
 
@@ -335,6 +340,11 @@ class MessageStore(abc.ABC):
         """Return (first offset, next offset) of a queue; (0, 0) when it is unknown."""
         queue = self.queues.by_key.get((topic, queue_id))
         return (queue.min, queue.max) if queue is not None else (0, 0)
+
+    def next_offset(self, topic: str, queue_id: int) -> int:
+        """Return the offset that a queue's next message gets; some before it may not be seen yet."""
+        queue = self.queues.by_key.get((topic, queue_id))
+        return queue.max + queue.uncommitted if queue is not None else 0
 
     def queue_units(self, topic: str, queue_id: int, offset: int, count: int) -> list[Unit]:
         """Return up to `count` entries from an offset on: (physical offset, size, tags code).

@@ -150,7 +150,8 @@ class Timers:
 
     def load(self) -> None:
         """Take up what the files say."""
-        if self.files.load(self.store.written) and self.files.check is not None:
+        # Units of what is not known to be committed any more are made once it is again.
+        if self.files.load(self.store.visible_end) and self.files.check is not None:
             self.read_ms = self.files.check.read_ms
             # Not the check's q: RocketMQ's is of another moment than the end of the log beside it.
             self.queue_offset = self.offset_behind(self.files.last_place)
@@ -286,9 +287,10 @@ class Timers:
     def take(self, text: bytes, place: Appended) -> None:
         """Give a message that was just appended its unit, if all before it have theirs; else it waits.
 
-        A broker that is sent as much as it can take has no time for `enqueue`, and would fall behind.
+        A broker that is sent as much as it can take has no time for `enqueue`, and would fall behind. What is
+        not committed yet waits for that: it has no place in its queue.
         """
-        if place.queue_offset != self.queue_offset or self.behind:
+        if place.queue_offset != self.queue_offset or self.behind or place.end > self.store.visible_end:
             return
         now = floor_second(self.machine.wall_ms())
         if self.read_ms > now + SET_BACK_MS:

@@ -37,6 +37,9 @@ class HalfStore(Protocol):
     def first_from(self, topic: str, queue_id: int, place: int) -> int:
         """Offset of a queue's first entry whose record is not below a place in the log."""
 
+    def next_offset(self, topic: str, queue_id: int) -> int:
+        """Offset that a queue's next message gets."""
+
     def offset_by_time(self, topic: str, queue_id: int, timestamp_ms: int) -> int:
         """Offset of a queue's first message that was stored at or after a time."""
 
@@ -67,8 +70,12 @@ class TransactionQueues:
         return self.store.queue_range(HALF_OP_TOPIC, OP_QUEUE)
 
     def op_end(self) -> int:
-        """Return the offset that the next op gets."""
+        """Return the offset behind the last op that is seen."""
         return self.op_range()[1]
+
+    def next_op(self) -> int:
+        """Return the offset that the next op gets."""
+        return self.store.next_offset(HALF_OP_TOPIC, OP_QUEUE)
 
     def halves(self, offset: int, end: int) -> Iterator[StoredMessage]:
         """Yield the halves of a range."""

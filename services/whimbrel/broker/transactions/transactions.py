@@ -320,7 +320,7 @@ class Transactions:
 
     def append_op(self, halves: list[int], answer: Answer) -> bool:
         """Append one op for these halves, all pending ones among them; return whether it is stored."""
-        op_offset = self.queues.op_end()
+        op_offset = self.queues.next_op()
         draft = op_draft(halves, now_ms=self.wall_ms(), host=self.internal.store_host())
         if not self.internal.append(draft, answer):
             return False
