@@ -453,7 +453,7 @@ class SharedPage:
         Only connections count whose reports are proven, about the log as it is now, from where the leader's
         epoch begins: a member has adopted the epoch when it reports that much.
         """
-        cells, found = self.cells, {}
+        cells, found = self.cells, dict[int, int]()
         epoch, start = cells[LOG // 8], self.leader_start
         if not epoch or self.fed_epoch != epoch or self.leader_log != epoch:
             return {}
