@@ -84,6 +84,7 @@ class Meeting:
         self.theirs = SwitchingMaster(file_size=FILE, frame_bytes_max=100, first_offset="log", now=0.0)
         self.to_master, self.to_slave = bytearray(self.ours.first_report(0.0)), bytearray()
         self.held_equal = 0  # up to here the member's log was found equal, or is a copy
+        self.frames_end = -1  # of the last whole frame
         self.acknowledged: list[int] = []
 
     def piece(self, data: bytearray) -> bytes:
@@ -140,6 +141,8 @@ class Meeting:
                 elif isinstance(event, Append):
                     assert event.offset == len(log.data) and core.accepted
                     log.data += event.data
+                else:
+                    self.frames_end = event.end
         if core.accepted:
             self.held_equal = len(log.data)
         epochs = core.to_adopt(len(log.data))
@@ -147,7 +150,7 @@ class Meeting:
             check_epochs(epochs, len(log.data))
             log.epochs = epochs
             core.adopt(epochs)
-        self.to_master += core.next_report(len(log.data), self.now)
+        self.to_master += core.next_report(self.frames_end, self.now)
 
 
 @given(logs(), cuts, st.integers(0, 200))
