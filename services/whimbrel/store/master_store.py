@@ -19,6 +19,7 @@ from whimbrel.model.names import SCHEDULE_TOPIC
 from whimbrel.store.checkpoint import write_checkpoint
 from whimbrel.store.codec import (
     BLANK_SIZE_MIN,
+    FILLER_SIZE,
     RECORD_BYTES_MAX,
     TRANSACTION_MASK,
     TRANSACTION_ROLLBACK,
@@ -410,8 +411,10 @@ class MasterStore(MessageStore):
             first = queue.first_from(begin)
             units = queue.units(first, queue.max - first)
             queue.truncate(begin)
-            queue.uncommitted = len(units)
-            runs.append((queue, b"".join(UNIT.pack(*unit) for unit in units), units[-1][2]))
+            queue.go_on_at(first)  # one that is empty now has no number of its own
+            gap = [(0, FILLER_SIZE, 0)] * (first - queue.max)
+            queue.uncommitted = len(gap) + len(units)
+            runs.append((queue, b"".join(UNIT.pack(*unit) for unit in (*gap, *units)), units[-1][2]))
         if self.stall_reason:
             raise StoreFull(f"{self.stall_reason}: free some space, and start the broker again")
         waiting.groups.append(UncommittedGroup(end, runs, None))

@@ -9,6 +9,7 @@ from storekit import FILE, NOW, OPTIONS, StoppedClock, make_draft, open_log, ope
 from whimbrel.store.codec import TRANSACTION_PREPARED, UNIT, decode_record
 from whimbrel.store.log_reader import LogReader
 from whimbrel.store.master_store import MasterStore
+from whimbrel.store.recovery_marks import QueueMark
 from whimbrel.store.slave_store import SlaveStore
 
 
@@ -113,6 +114,27 @@ def test_a_restart_that_knows_less_of_the_commit_shows_no_less_than_the_queues_h
     store.close()
     store = open_gated(tmp_path / "store", committed=0)
     assert store.visible_end == ends[2]
+    store.close()
+
+
+def test_a_queue_that_is_empty_without_what_is_not_committed_keeps_its_numbers(tmp_path: Path) -> None:
+    store = open_gated(tmp_path / "store")
+    ends = send(store, 0, 3)
+    store.commit(ends[-1])
+    store.delete_topic("topic")
+    (later,) = store.append([make_draft(3)])
+    store.end_tick()
+    QueueMark.withdraw(tmp_path / "store", store.files)
+    store.close(clean=False)
+    QueueMark.withdraw(tmp_path / "store", store.files)
+
+    store = open_gated(tmp_path / "store", committed=0)
+    assert store.visible_end == 0
+    assert store.append([make_draft(4)])[0].queue_offset == 4
+    assert store.commit(later.end)
+    assert store.queue_range("topic", 0) == (3, 4)
+    assert store.commit(store.written)
+    assert store.queue_range("topic", 0) == (3, 5)
     store.close()
 
 
