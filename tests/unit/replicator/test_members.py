@@ -256,7 +256,7 @@ def test_a_members_new_connection_ends_the_older_ones_unread(pair: Pair) -> None
     peer.sendall(MEMBER_REPORT.pack(2, 0) + MEMBER_REPORT.pack(2, 0))
     pair.turns(lambda: dict(pair.page.member_acks()) == {MEMBER: 0, 3: 0})
     other.sendall(MEMBER_REPORT.pack(2, end))
-    pair.turns(lambda: pair.page.member_acks() == {MEMBER: 0, 3: end})
+    pair.turns(lambda: dict(pair.page.member_acks()) == {MEMBER: 0, 3: end})
 
 
 def test_a_member_that_has_promised_a_newer_leader_is_refused(pair: Pair) -> None:
