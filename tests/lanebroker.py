@@ -30,6 +30,7 @@ from whimbrel.broker.consume.policies import Policies
 from whimbrel.broker.metrics import MESSAGE_BYTES, Counted
 from whimbrel.broker.produce.admission import Admission
 from whimbrel.broker.produce.appender import Appender, Durability
+from whimbrel.broker.produce.commit import MajorityCommit
 from whimbrel.broker.tables.clients import Clients
 from whimbrel.broker.tables.groups import GroupTable
 from whimbrel.broker.tables.topics import TopicTable
@@ -79,6 +80,20 @@ GROUPS = (
 QUEUES = {"orders": 4, "one": 1, "many": 300, "a-topic-of-127-characters-".ljust(127, "x"): 2}
 
 
+class ToldCommit(MajorityCommit):
+    """A commit offset that goes as far as the test says."""
+
+    told = 0
+
+    def advance(self) -> bool:
+        """See `MajorityCommit`."""
+        return self.store.commit(self.told)
+
+    def near(self, now_ns: int) -> int:
+        """See `MajorityCommit`: all members are."""
+        return self.copies
+
+
 class Watched(Appender):
     """An appender that lets the test say when what was appended is on disk."""
 
@@ -86,6 +101,9 @@ class Watched(Appender):
 
     def durable_offsets(self) -> tuple[float, float]:
         """See `Appender`."""
+        if isinstance(self.commit, ToldCommit):
+            self.commit.told = self.flushed_to
+            return super().durable_offsets()
         return (self.flushed_to, float("inf")) if self.waits else (float("inf"), float("inf"))
 
 
@@ -95,6 +113,7 @@ class Side:
 
     Attributes:
         waits: answers wait until `settle`.
+        majority: and so does all that was sent, to be seen.
         room: entries that queues may take; beyond, the disk is full.
     """
 
@@ -102,6 +121,7 @@ class Side:
     lane: Lane | None
     options: StoreOptions
     waits: bool = False
+    majority: bool = False
     limits: Limits = field(default_factory=Limits)
     guard: Guard | None = None
     now: int = NOW
@@ -115,7 +135,13 @@ class Side:
         machine.lane = self.lane or Lane("off")
         self.machine = machine
         self.root.mkdir()
-        self.store = MasterStore.open(self.root, self.options, clock=machine.wall_ms, machine=machine)
+        self.store = MasterStore.open(
+            self.root,
+            self.options,
+            clock=machine.wall_ms,
+            committed=0 if self.majority else None,
+            machine=machine,
+        )
         self.topics = TopicTable(
             self.root / "config", cluster="C", broker_name="b", auto_create=False, clock=machine.wall_ms
         )
@@ -127,12 +153,16 @@ class Side:
             for kind in (MessageType.FIFO, MessageType.MIXED)
         ]
         self.topics.put_all([*plain, *others])
+        commit = ToldCommit(
+            self.store, self.store.page, member=0, voters=(0, 1, 2), sync_flush=False, fallbehind_max=1
+        )
         self.appender = Watched(
             self.store,
             self.store.page,
             Durability(sync_flush=self.waits),
             asyncio.get_running_loop(),
             ring=lambda: None,
+            commit=commit if self.majority else None,
         )
         self.appender.refusal = ""
         self.counted = Counted()

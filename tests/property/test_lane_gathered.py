@@ -33,10 +33,13 @@ class Several:
         together: calls that were taken by passes over several reads.
     """
 
-    def __init__(self, root: Path, stub: socket.socket, count: int, *, waits: bool) -> None:
+    def __init__(
+        self, root: Path, stub: socket.socket, count: int, *, waits: bool, majority: bool = False
+    ) -> None:
         self.lane = lane_or_skip()
-        self.python = Side(root / "python", None, OPTIONS, waits=waits).open()
-        self.compiled = Side(root / "lane", self.lane, OPTIONS, waits=waits).open()
+        how: dict[str, Any] = {"waits": waits, "majority": majority}
+        self.python = Side(root / "python", None, OPTIONS, **how).open()
+        self.compiled = Side(root / "lane", self.lane, OPTIONS, **how).open()
         self.read_end = ReadEnd(asyncio.get_running_loop())
         self.compiled.server.gathered = GatheredReads(self.read_end)
         self.taken: list[tuple[NativeConnection, bytes]] = []
@@ -116,7 +119,7 @@ class Several:
 def play(work: Path, stub: socket.socket, rng: random.Random) -> tuple[int, int]:
     """Play some connections at a time; return how many calls they made, and how many were taken together."""
     waits = rng.random() < 0.4
-    several = Several(work, stub, rng.randrange(2, 9), waits=waits)
+    several = Several(work, stub, rng.randrange(2, 9), waits=waits, majority=waits and rng.random() < 0.5)
     clients = [
         Client(rng, rng.choice(STYLES), rng.choice([CLIENT, f"client-{number}"]))
         for number in range(len(several.connections))

@@ -29,15 +29,22 @@ CLASSES: dict[str, dict[str, Any]] = {
     "no text": {"size": 100, "tag": "", "keys": [], "born_host": ""},
 }
 
+# When sends are answered, and seen.
+ANSWERED: dict[str, dict[str, bool]] = {
+    "at once": {},
+    "parked": {"waits": True},
+    "by majority": {"waits": True, "majority": True},
+}
 
-@pytest.mark.parametrize("waits", [False, True], ids=["at once", "parked"])
+
+@pytest.mark.parametrize("when", ANSWERED)
 @pytest.mark.parametrize("style", STYLES)
 @pytest.mark.parametrize("kind", CLASSES)
 def test_the_lane_does_nearly_all_of_what_is_plain(
-    tmp_path: Path, stub: socket.socket, kind: str, style: str, waits: bool
+    tmp_path: Path, stub: socket.socket, kind: str, style: str, when: str
 ) -> None:
     def body() -> None:
-        rng, two = random.Random(SEED), Two(tmp_path, stub, waits=waits)
+        rng, two = random.Random(SEED), Two(tmp_path, stub, **ANSWERED[when])
         client = Client(rng, style)
         two.feed(client.begin())
         for _ in range(2):  # Python makes the first log file, and meets the client
@@ -90,7 +97,7 @@ def generated(work: Path, stub: socket.socket, rng: random.Random) -> int:
     """Play some generated connections; return how many calls they have made."""
     waits = rng.random() < 0.4
     limits = rng.choice([Limits(), Limits(), Limits(streams=6)])
-    two = Two(work, stub, waits=waits, limits=limits)
+    two = Two(work, stub, waits=waits, majority=waits and rng.random() < 0.5, limits=limits)
     calls = play(two, rng, waits=waits, few=limits.streams <= 6)
     for _ in range(CONNECTIONS - 1):
         two.connect_anew()
