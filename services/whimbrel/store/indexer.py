@@ -62,6 +62,7 @@ class Indexer:
     """Builds an index step by step.
 
     Attributes:
+        is_fed: `add` is called for what is appended; on a slave nothing is, and the log is always read.
         behind: whether it reads the log; `add` then does nothing, since the log has those records.
         pending: what was appended and is not indexed yet, in the log's order.
         waiting: the records of `pending`.
@@ -83,7 +84,7 @@ class Indexer:
         self.file_size = file_size
         self.pending: deque[KeyedRecord | HashedKeys] = deque()
         self.waiting = 0
-        self.behind = True
+        self.is_fed = self.behind = True
         self.retry_at = 0.0
 
     def add(self, topic: str, keys: tuple[str, ...], physical_offset: int, store_time_ms: int) -> None:
@@ -119,7 +120,7 @@ class Indexer:
             rest: also index what is queued in memory and makes no full group.
         """
         if self.index.position >= end and not self.pending:
-            self.behind = False
+            self.behind = not self.is_fed
             return False
         if self.retry_at and self.clock() < self.retry_at:
             return False
@@ -190,7 +191,7 @@ class Indexer:
             self.index_chunk(chunk)
             index.position = walk.position
         if index.position >= end:
-            self.behind = False
+            self.behind = not self.is_fed
 
     def pass_over(self, walk: Walk, passes: LanePasses, step_bytes: int) -> bool:
         """Have the lane index plain records from the walk's position on; return whether there were any."""

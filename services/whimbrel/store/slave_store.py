@@ -52,6 +52,7 @@ class SlaveStore(MessageStore):
             machine=machine,
         )
         self.reader = reader
+        self.indexer.is_fed = False
         self.committed: int | None = None
         self.epoch = 0
         self.on_truncated: Callable[[int], None] | None = None
@@ -157,7 +158,6 @@ class SlaveStore(MessageStore):
         if self.options.index_enabled and self.index.position < self.dispatched:
             if self.index.position < begin:
                 self.index.position = begin
-            self.indexer.fall_behind()
             return self.indexer.step(self.dispatched, step_bytes=budget_bytes)
         return False
 

@@ -48,6 +48,24 @@ def same(slave: SlaveStore, master: MasterStore) -> bool:
     )
 
 
+def test_a_query_by_key_between_dispatch_and_index_leaves_no_hole_in_the_index(
+    tmp_path: Path, master: MasterStore
+) -> None:
+    reader = LogReader.open(tmp_path / "master")
+    log = open_log(tmp_path / "slave")
+    slave = SlaveStore.open(tmp_path / "slave", OPTIONS)
+    half = master.queue_units("topic", 0, 50, 1)[0][0]
+    copy(reader, log, half, 1 << 20)
+    follow(slave)
+    copy(reader, log, master.written, 1 << 20)
+    slave.dispatch_ready(1 << 20)  # dispatched, not indexed
+    for number in range(300):
+        assert slave.find_by_key("topic", f"key-{number}") == master.find_by_key("topic", f"key-{number}")
+    slave.close()
+    log.close(clean=True)
+    reader.close()
+
+
 @pytest.mark.parametrize("step", [77, 4096, 1 << 20])
 def test_a_slave_ends_with_the_masters_bytes_queues_and_index(
     tmp_path: Path, master: MasterStore, step: int
