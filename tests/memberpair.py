@@ -52,9 +52,12 @@ class Pair:
         now: what both take for the time; it grows with each turn.
     """
 
-    def __init__(self, root: Path, *, file_size: int = FILE, flush: str = "async") -> None:
+    def __init__(
+        self, root: Path, *, file_size: int = FILE, flush: str = "async", lane: Lane | None = None
+    ) -> None:
         self.stack = contextlib.ExitStack()
         self.root, self.file_size, self.flush = root, file_size, flush
+        self.lane = lane or Lane("off")
         self.now, self.step_s = 1000.0, 0.001
         self.beating = True
         self.follower: Follower | None = None
@@ -76,7 +79,7 @@ class Pair:
         self.stack.close()
 
     def open_loop(self, root: Path) -> Loop:
-        return self.stack.enter_context(contextlib.closing(Loop(root, Machine(lane=Lane("off")))))
+        return self.stack.enter_context(contextlib.closing(Loop(root, Machine(lane=self.lane))))
 
     def lead(self, epoch: int) -> None:
         """Begin an epoch where the master's log ends."""
@@ -96,7 +99,7 @@ class Pair:
             compare_bytes=64 * 1024,
             flush=self.flush,  # type: ignore[arg-type]
         )
-        self.slave_loop = Loop(root, Machine(lane=Lane("off")))
+        self.slave_loop = Loop(root, Machine(lane=self.lane))
         self.slave_page = self.slave_loop.page
         self.slave_page.broker_id, self.slave_page.ha_dialect = MEMBER, dialect
         store = StoreOptions(commitlog_file_size=self.file_size, flush=options.flush)

@@ -20,7 +20,8 @@ from `epochFileCheckpoint`, and after older connections of that member were clos
 observers: they are sent what is committed, get no cell of a member, and what they report counts for nothing.
 
 Everybody who reaches the port can connect. So slots are kept for the hosts that the broker knows slaves at
-(`SharedPage.known_hosts`): another host gets what they leave free, and gives its slot up for one of them.
+(`SharedPage.known_hosts`): another host gets what they leave free, and gives its slot up for one of them, or
+for a member.
 """
 
 import contextlib
@@ -279,7 +280,7 @@ class Feeder:
         """Give a connection that has reported a slot; return whether there is one for it."""
         host = host_of(connection.peer)
         known = Counter(self.page.known_hosts)
-        if host in known:
+        if host in known or connection.member is not None:
             if len(self.connections) == SLAVES_MAX:
                 self.clear_slot(host, known)
             kept = 0
@@ -303,8 +304,8 @@ class Feeder:
         return True
 
     def clear_slot(self, host: str, known: Counter[str]) -> None:
-        """Close a connection in favour of one from a known host, if there is one that matters less."""
-        everybody = self.connections.values()
+        """Close a connection in favour of a member's or a known host's, if one is there that matters less."""
+        everybody = [one for one in self.connections.values() if one.member is None]
         strangers = [one for one in everybody if host_of(one.peer) not in known]
         before = [one for one in everybody if host_of(one.peer) == host]
         if strangers:  # one that has proven nothing rather than one that has, then the newest

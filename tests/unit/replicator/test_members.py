@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from lanekit import lane_or_skip
 from masterlog import log_files, same_log
 from memberpair import MEMBER, Pair, begin_epoch
 from whimbrel.ha.frames import FRAME_HEADER, REPORT
@@ -23,6 +24,7 @@ from whimbrel.ha.switching import (
 )
 from whimbrel.replicator.feeder import LEADER_BEAT_MAX_NS
 from whimbrel.store.epoch_file import EPOCH_FILE, EpochFile
+from whimbrel.store.shared_page import SLAVES_MAX
 
 
 @pytest.fixture
@@ -377,6 +379,29 @@ def test_observers_get_nothing_before_the_epoch_has_begun(pair: Pair) -> None:
     pair.idle_for(SILENCE_S / 2)
     with pytest.raises(BlockingIOError):
         peer.recv(1)
+
+
+def test_a_member_gets_the_slot_of_an_observer(pair: Pair) -> None:
+    pair.lead(1)
+    observers = [observer(pair, 0) for _ in range(SLAVES_MAX - 1)]
+    served(pair, 3)
+    served(pair, MEMBER)
+    assert pair.page.member_acks() == {3: 0, MEMBER: 0}
+    assert pair.read(observers[-1], 2 * FRAME_HEADER.size) == FRAME_HEADER.pack(0, 0)  # and the end
+
+
+def test_the_lane_leaves_members_and_observers_to_python(tmp_path: Path) -> None:
+    with Pair(tmp_path, lane=lane_or_skip()) as pair:
+        pair.lead(1)
+        pair.start_slave()
+        pair.page.commit = pair.master.append(10)
+        following(pair)
+        observer(pair, 0)
+        for _ in range(20):
+            pair.master.append(5)
+            pair.turn()  # which asserts that the lane does not run
+        following(pair)
+        assert pair.page.sent[1] == pair.page.commit
 
 
 def test_a_classic_slave_of_ours_follows_the_commit_offset(pair: Pair) -> None:
