@@ -7,6 +7,8 @@
 
     mode    none   a master without slaves        slave  asynchronous replication to one slave
             sync   synchronous replication        flush  synchronous flush, no slave
+            slaves2, sync2   as slave and sync, with two slaves
+            majority         the same three members, committed by two of them
     point   c1, c32, c256: single sends of 1 KiB so many at a time, over 1, 1 and 4 connections
             c32x32, c256x256: the same over so many connections      batch: 8 calls of 32 messages at a time
             java32, go32, python32, nodejs32: c32 with the header blocks of an SDK, a key, three properties
@@ -52,6 +54,9 @@ MODES: dict[str, tuple[int, dict[str, object]]] = {
     "slave": (1, {}),
     "sync": (1, {"replication": "sync"}),
     "flush": (0, {"flush": "sync"}),
+    "slaves2": (2, {}),
+    "sync2": (2, {"replication": "sync"}),
+    "majority": (2, {"replication": "majority", "voters": ["0", "1", "2"]}),
 }
 SDK: list[object] = ["--c", 32, "--keys", 1, "--properties", 3, "--headers"]
 SENDS: dict[str, list[object]] = {

@@ -34,7 +34,7 @@ from whimbrel.store.consumequeue import ConsumeQueue
 from whimbrel.store.dispatch import NO_ENTRY, deliver_time
 from whimbrel.store.options import StoreOptions
 from whimbrel.store.store import RETRY_S, MessageStore
-from whimbrel.store.uncommitted import PackedRun, Uncommitted, UncommittedGroup
+from whimbrel.store.uncommitted import PackedRun, Uncommitted
 
 __all__ = ["Appended", "MasterStore"]
 
@@ -148,7 +148,7 @@ class MasterStore(MessageStore):
         log = self.writer
         if self.stall_reason or log.disk.ratio > self.options.disk_full_ratio:
             self.check_writable()
-        if len(drafts) != 1 or self.uncommitted is not None:
+        if len(drafts) != 1:
             return self.append_several(drafts)
         draft = drafts[0]
         topic, queue_id = draft.topic, draft.queue_id
@@ -156,7 +156,10 @@ class MasterStore(MessageStore):
         if queue is None:
             queue = self.queues.get_or_create(topic, queue_id)
         entered = draft.sys_flag & TRANSACTION_MASK not in NO_ENTRY
+        waiting = self.uncommitted
         queue_offset = queue.max if entered else 0
+        if waiting is not None and entered:
+            queue_offset += queue.uncommitted
         now = self.clock()
         if now < self.store_time_ms:
             now = self.store_time(now)
@@ -164,12 +167,21 @@ class MasterStore(MessageStore):
         record = encode(draft, place, queue_offset, now, self.encoder)
         size = len(record)
         if entered and queue_offset >= queue.room:
-            queue.reserve(1)
+            queue.reserve(queue_offset - queue.max + 1)
         if place + size + BLANK_SIZE_MIN > log.limit or log.failed:
             place = log.reserve(size)  # it goes into the next file
             record = encode(draft, place, queue_offset, now, self.encoder)
         log.put(record)
         self.store_time_ms = log.store_time_ms = now
+        if waiting is not None:
+            end = place + size
+            tags = self.tags_of(draft, now)
+            if entered:
+                queue.uncommitted += 1
+            runs = [(queue, UNIT.pack(place, size, tags), tags)] if entered else ()
+            keyed = [(topic, draft.keys, place, now)] if draft.keys and self.is_indexed(draft) else ()
+            waiting.groups.append((end, runs, keyed, (), 0))
+            return [Appended(queue_offset, place, size, now, end)]
         self.dispatched = end = log.end
         tags = self.dispatch(draft, queue if entered else None, place, size, now)
         if entered:
@@ -183,8 +195,7 @@ class MasterStore(MessageStore):
         once."""
         if not drafts:
             return []
-        if len(drafts) > 1:
-            check_batch(drafts)
+        check_batch(drafts)
         if self.uncommitted is not None:
             return self.append_uncommitted(drafts, self.uncommitted)
         log = self.writer
@@ -218,18 +229,16 @@ class MasterStore(MessageStore):
         return appended
 
     def append_uncommitted(self, drafts: Sequence[RecordDraft], waiting: Uncommitted) -> list[Appended]:
-        """Do the rest of `append` where a majority commits: entries, keys and arrivals wait for `commit`."""
+        """Do the rest of `append_several` where a majority commits: what is derived waits for `commit`."""
         log = self.writer
         topic, queue_id = drafts[0].topic, drafts[0].queue_id
         queue = self.queues.get_or_create(topic, queue_id)
-        entered = drafts[0].sys_flag & TRANSACTION_MASK not in NO_ENTRY
         now = self.clock()
         if now < self.store_time_ms:
             now = self.store_time(now)
-        place, queue_offset = log.end, queue.max + queue.uncommitted if entered else 0
+        place, queue_offset = log.end, queue.max + queue.uncommitted
         records = encode_batch(drafts, place, queue_offset, now, self.encoder)
-        if entered:
-            queue.reserve(queue.uncommitted + len(drafts))
+        queue.reserve(queue.uncommitted + len(drafts))
         reserved = log.reserve(sum(map(len, records)))
         if reserved != place:
             place = reserved
@@ -246,11 +255,8 @@ class MasterStore(MessageStore):
             appended.append(Appended(queue_offset, place, size, now, place + size))
             place += size
             queue_offset += 1
-        runs: list[PackedRun] = []
-        if entered:
-            queue.uncommitted += len(units)
-            runs.append((queue, b"".join(units), tags))
-        waiting.groups.append(UncommittedGroup(place, runs, keyed))
+        queue.uncommitted += len(units)
+        waiting.groups.append((place, [(queue, b"".join(units), tags)], keyed, (), 0))
         return appended
 
     def room_for_packed(self) -> int:
@@ -300,7 +306,7 @@ class MasterStore(MessageStore):
         if waiting is not None:
             for queue, entries, _ in runs:
                 queue.uncommitted += len(entries) // UNIT_SIZE
-            waiting.groups.append(UncommittedGroup(log.end, runs, (), keys, count))
+            waiting.groups.append((log.end, runs, (), keys, count))
             return True
         self.dispatched = log.end
         for queue, entries, _ in runs:
@@ -350,13 +356,17 @@ class MasterStore(MessageStore):
         waiting = self.uncommitted
         assert waiting is not None
         groups, before = waiting.groups, waiting.committed
+        if not groups or groups[0][0] > offset:
+            return False
         arrived: list[PackedRun] = []
-        while groups and groups[0].end <= offset:
-            end, runs, records, hashed, hashed_records = groups[0]
+        end, stalled = before, ""
+        while groups and groups[0][0] <= offset:
+            group_end, runs, records, hashed, hashed_records = groups[0]
             if not self.have_room(runs):
-                waiting.stalled = "queues have no room for entries of committed messages"
+                stalled = "queues have no room for entries of committed messages"
                 break
             groups.popleft()
+            end = group_end
             for queue, entries, _ in runs:
                 queue.put_packed(entries)
                 queue.uncommitted -= len(entries) // UNIT_SIZE
@@ -368,17 +378,18 @@ class MasterStore(MessageStore):
             else:
                 for record in records:
                     self.indexer.add(*record)
-            waiting.committed = self.dispatched = end
-            waiting.stalled = ""
+        waiting.committed = self.dispatched = end
+        waiting.stalled = stalled
         self.arrived(arrived)
-        return waiting.committed != before
+        return end != before
 
     def have_room(self, runs: Sequence[PackedRun]) -> bool:
         """Return whether the queues have room for entries that are to be written now."""
         for queue, entries, _ in runs:
             if queue.max + len(entries) // UNIT_SIZE > queue.room:
+                wanted = [(each, len(packed) // UNIT_SIZE) for each, packed, _ in runs]
                 try:
-                    return self.queues.reserve([(each, len(packed) // UNIT_SIZE) for each, packed, _ in runs])
+                    return self.queues.reserve(wanted)
                 except StoreFull as error:
                     logger.warning("%s: %s", self.root, error)
                     return False
@@ -417,7 +428,7 @@ class MasterStore(MessageStore):
             runs.append((queue, b"".join(UNIT.pack(*unit) for unit in (*gap, *units)), units[-1][2]))
         if self.stall_reason:
             raise StoreFull(f"{self.stall_reason}: free some space, and start the broker again")
-        waiting.groups.append(UncommittedGroup(end, runs, None))
+        waiting.groups.append((end, runs, None, (), 0))
 
     def store_time(self, now_ms: int) -> int:
         """Return the store time of the next record while the clock is behind the last one's.

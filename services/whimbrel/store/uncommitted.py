@@ -13,7 +13,7 @@ compiled lane. The commit offset is always the end of a group, so it is the bord
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from whimbrel.store.consumequeue import ConsumeQueue
 from whimbrel.store.index import KeyedRecord
@@ -24,22 +24,10 @@ __all__ = ["PackedRun", "Uncommitted", "UncommittedGroup"]
 PackedRun = tuple[ConsumeQueue, bytes, int]
 
 
-class UncommittedGroup(NamedTuple):
-    """Records that were appended together.
-
-    Attributes:
-        end: where the last one ends.
-        runs: their entries; none of records that get none.
-        records: those that have keys; None where the index is to read them from the log.
-        hashed: their keys instead, hashed by the lane.
-        hashed_records: how many records those are of.
-    """
-
-    end: int
-    runs: Sequence[PackedRun]
-    records: Sequence[KeyedRecord] | None
-    hashed: Any = ()
-    hashed_records: int = 0
+# Records that were appended together: where the last one ends; their entries, if they get any; those with
+# keys, None where the index is to read them from the log; or their keys, hashed by the lane, and of how many.
+# A plain tuple: one is made for each send.
+UncommittedGroup = tuple[int, Sequence[PackedRun], Sequence[KeyedRecord] | None, Any, int]
 
 
 class Uncommitted:
@@ -61,7 +49,7 @@ class Uncommitted:
     def with_key(self, topic: str, key: str) -> Iterator[int]:
         """Return places of records with a key that wait, newest first; none of those that the lane hashed."""
         for group in reversed(self.groups):
-            for name, keys, place, _ in reversed(group.records or ()):
+            for name, keys, place, _ in reversed(group[2] or ()):
                 if name == topic and key in keys:
                     yield place
 
@@ -69,6 +57,6 @@ class Uncommitted:
         """Write no entries to queues that are being deleted; their records stay in the log."""
         gone = {id(queue) for queue in queues}
         self.groups = deque(
-            group._replace(runs=[run for run in group.runs if id(run[0]) not in gone])
-            for group in self.groups
+            (end, [run for run in runs if id(run[0]) not in gone], records, hashed, count)
+            for end, runs, records, hashed, count in self.groups
         )
