@@ -1,4 +1,4 @@
-"""The models of automatic failover (tests/failover) find what they should, quickly, and the same each time."""
+"""The models of automatic failover (tests/failover) find what they should, the same each time."""
 
 from failover.exhaustive import CASES, explore
 from failover.group import Left
