@@ -41,7 +41,7 @@ COMPILED := typer._adapters, uvloop, whimbrel.cli.main, whimbrel.cli.dev, whimbr
 	whimbrel.rpc.client.native_streams, whimbrel.testing.host
 
 .PHONY: native-check test-lane fuzz-fast fuzz-native lane-rules wheel up down logs help setup fmt fmt-check lint types layers docs-settings proto proto-check check test test-transport test-all scenarios checklist interop faults \
-	run bench beside bench-spark bitrot sim sim-power sim-majority soak-sim soak soak-front hostile release-check clean
+	run bench beside bench-spark bitrot sim models sim-power sim-majority soak-sim soak soak-front hostile release-check clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -173,6 +173,11 @@ soak: setup ## kill -9 the driver of a streaming archive 20 times, and write doc
 sim: setup ## a simulated cluster under faults: SEED=n repeats a seed, SECONDS=n runs as many as fit, RULES=1 tests the test
 	@PYTHONHASHSEED=0 PYTHONPATH=services:tests $(PY) -m sim.run $(if $(SEED),$(SEED),$(if $(RULES),--without all --jobs $(or $(JOBS),2), \
 		--seconds $(or $(SECONDS),240) --jobs $(or $(JOBS),2) --first $(or $(FIRST),1) --count $(or $(COUNT),0)))
+
+models: setup ## models of automatic failover: every small case, then histories for SECONDS=n; SEED=n repeats one, RULES=1 tests the test
+	@git log -1 --format='commit %h'
+	@PYTHONHASHSEED=0 PYTHONPATH=services:tests $(PY) -m failover.run $(if $(SEED),$(SEED),$(if $(RULES),--rules --jobs $(or $(JOBS),2), \
+		--seconds $(or $(SECONDS),60) --jobs $(or $(JOBS),2) --first $(or $(FIRST),1) --count $(or $(COUNT),0)))
 
 sim-power: setup ## 300 simulated clusters whose brokers all lose power: COUNT=n, FIRST=n, SEED=n repeats one
 	@git log -1 --format='commit %h'

@@ -1,0 +1,251 @@
+"""The rules of automatic failover and majority commit, each of which the models can switch off.
+
+A rule that is switched off has to be found: by level 1 in the cases that are named, by level 2 in the
+histories that are named. Some are found by one level only; where a rule can't be found alone, because
+another one covers it, its entry says so and which rules are off with it. Identifiers are those of the
+design; primes and letters behind them are parts that can be off alone.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+__all__ = ["RULES", "Rule"]
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A rule, and what finds that it is missing.
+
+    Attributes:
+        text: what it says.
+        cases: level 1: the cases of `exhaustive.py` that find it.
+        kinds: the invariants of which one is broken, at either level.
+        histories: level 2: the kind of histories that finds it; empty if none is known to.
+        seeds: among so many seeds, from the first, one is found.
+        along: rules that are off with it.
+        note: what has to be known of it.
+    """
+
+    id: str
+    text: str
+    cases: tuple[str, ...] = ()
+    kinds: frozenset[str] = frozenset({"I2", "I3"})
+    histories: str = ""
+    seeds: int = 0
+    along: tuple[str, ...] = ()
+    note: str = ""
+
+    @property
+    def off(self) -> frozenset[str]:
+        """The rules to switch off."""
+        return frozenset({self.id, *self.along})
+
+
+LOST: Final = frozenset({"I2", "I3"})  # what was committed is not there, or something else is
+CUT: Final = LOST | {"I4", "I5", "I6", "I7"}  # the same, seen earlier: as it is cut, or as logs part
+
+RULES: Final[dict[str, Rule]] = {
+    rule.id: rule
+    for rule in (
+        Rule(
+            "R1",
+            "An epoch is one incarnation of one writer: a master that restarts needs a new one.",
+            ("restarts", "power cuts"),
+            CUT | {"I1", "R8"},
+            "voters async",
+            20,
+        ),
+        Rule("R2", "A candidate leads only with e seals.", ("elections",), LOST, "sync", 20),
+        Rule(
+            "R2'",
+            "Seals meet every commit: e is voters less copies plus one, and one less is too few.",
+            ("elections", "four members"),
+            LOST,
+            "five",
+            20,
+        ),
+        Rule("R3", "A promise is on disk before it is answered.", ("restarts",), CUT),
+        Rule(
+            "R3a",
+            "After a promise nothing of lower epochs is taken: their streams are closed.",
+            ("elections", "restarts"),
+            CUT,
+            "sync",
+            100,
+        ),
+        Rule(
+            "R3b",
+            "A promise names its candidate: a second one of the same epoch does not get it.",
+            ("a restored store",),
+            frozenset({"I1"}),
+            "store",
+            400,
+        ),
+        Rule(
+            "R3c",
+            "A seal for the leader that is followed already has no effect.",
+            note="Without it a late request ends a healthy stream, and the follower connects anew; no "
+            "invariant depends on that, since the new handshake is as good as the first one (R8).",
+        ),
+        Rule(
+            "R4",
+            "Only the greatest (last epoch, end) among the seals leads.",
+            ("elections",),
+            LOST,
+            "sync",
+            20,
+        ),
+        Rule(
+            "R5",
+            "A leader's (epoch, start) is on its disk before its first entry.",
+            ("restarts",),
+            CUT,
+            "sync",
+            20,
+        ),
+        Rule(
+            "R6",
+            "A follower's (epoch, start) is on its disk before it reports an end behind that start.",
+            ("restarts",),
+            CUT,
+            "sync",
+            20,
+        ),
+        Rule(
+            "R7",
+            "Reports count only after adoption, from the start of the epoch on (raft's figure 8).",
+            ("figure 8",),
+            LOST,
+            note="Level 2 has not found it in 1,200 seeds: it takes three leaders and a commit in between.",
+        ),
+        Rule("R7'", "Reports count only on a connection of the leader's epoch.", ("elections",), CUT),
+        Rule(
+            "R8",
+            "A handshake is answered after it was asked, on its connection.",
+            ("restarts",),
+            frozenset({"R8"}),
+            "sync",
+            20,
+            note="Alone it costs a member that stops for nothing, since R8b holds.",
+        ),
+        Rule(
+            "R8b",
+            "A follower never cuts inside the epoch of the leader that it talks to: it stops.",
+            ("restarts",),
+            CUT,
+            "sync",
+            20,
+            ("R8",),
+            "It covers R8, so it matters only where that is broken.",
+        ),
+        Rule(
+            "R9",
+            "Who may have lost acknowledged entries does not vote.",
+            ("power cuts",),
+            CUT,
+            "async",
+            40,
+        ),
+        Rule(
+            "R9b",
+            "Its vote comes back as its end reaches a commit offset it was told: adoption is too little.",
+            ("power cuts",),
+            CUT,
+            "async",
+            450,
+        ),
+        Rule(
+            "R9a",
+            "Seats have a uuid: a replaced disk does not vote in the old one's name.",
+            ("replaced disks",),
+            CUT,
+            "disks",
+            60,
+        ),
+        Rule(
+            "R9a'",
+            "Nor does it count, or get the vote as R9 gives it back: its promise is gone.",
+            ("replaced disks",),
+            CUT,
+        ),
+        Rule(
+            "R10",
+            "Voters change by a new epoch, whose election needs seals of the prior ones, too.",
+            ("voters change",),
+            CUT,
+            "voters async",
+            40,
+        ),
+        Rule(
+            "R10b",
+            "The prior voters are kept with their seats: a replaced disk is none of them.",
+            ("a replaced disk comes back",),
+            CUT,
+            "disks",
+            60,
+        ),
+        Rule(
+            "R10c",
+            "Elections copy the prior voters.",
+            ("voters change",),
+            CUT,
+            "voters",
+            60,
+        ),
+        Rule(
+            "R10d",
+            "As long as there are prior voters, nothing else changes.",
+            ("voters change twice",),
+            CUT,
+            "voters",
+            100,
+        ),
+        Rule(
+            "R10e",
+            "The prior voters are cleared as new ones have adopted the epoch and hold all up to its start.",
+            ("voters change",),
+            CUT,
+            "disks",
+            40,
+            note="A commit offset that the leader brings along says nothing of that.",
+        ),
+        Rule(
+            "R10f",
+            "A prior voter may stand for election, too.",
+            (),
+            frozenset({"I12"}),
+            "voters async",
+            150,
+            note="If the best log is one of theirs, and a seal of theirs is needed, nobody else can lead.",
+        ),
+        Rule(
+            "R11",
+            "Before a handshake is answered, older connections are closed unread, and the cell is cleared.",
+            ("dead connections",),
+            CUT,
+        ),
+        Rule(
+            "R11b",
+            "Only a commit offset that was published after its broker saw the connection returns a vote.",
+            ("dead connections",),
+            CUT,
+        ),
+        Rule(
+            "R12",
+            "A classic slave gets only what is committed.",
+            ("an observer",),
+            frozenset({"I3"}),
+            "observer",
+            20,
+        ),
+        Rule("R12'", "A classic slave never counts.", ("an observer",), LOST, "observer", 100),
+        Rule(
+            "R13",
+            "A follower cuts at the consistent point of the epoch lists before it takes entries.",
+            ("elections",),
+            CUT,
+            "sync",
+            20,
+        ),
+    )
+}

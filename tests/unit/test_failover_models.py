@@ -1,0 +1,64 @@
+"""The models of automatic failover (tests/failover) find what they should, the same each time."""
+
+from failover.exhaustive import CASES, explore
+from failover.group import Left
+from failover.histories import KINDS, draw, run
+from failover.logs import consistent_point, difference, majority, seals
+from failover.rules import RULES
+from failover.steps import Case
+
+
+def test_seals_meet_commits() -> None:
+    for voters in range(1, 8):
+        copies = majority(voters)
+        assert copies + seals(voters, copies) == voters + 1
+
+
+def test_logs_part_at_the_lesser_end_of_their_newest_common_epoch() -> None:
+    assert consistent_point(((1, 0), (2, 4)), 9, ((1, 0), (3, 6)), 8) == 4
+    assert consistent_point(((1, 0), (2, 4)), 9, ((1, 0), (2, 4)), 7) == 7
+    assert consistent_point(((1, 0),), 3, ((2, 0),), 3) == 0
+    assert difference(((1, 0),), [1, 2], ((1, 0),), [1, 3]) == 1
+    assert difference(((1, 0),), [1, 2], ((1, 0),), [1]) is None
+
+
+def test_a_small_case_has_no_bad_group() -> None:
+    outcome = explore(Case("small", entries_max=1, left=Left(restarts=1)))
+    assert outcome.finding is None
+    assert outcome.whole
+    assert outcome.groups > 3_000
+
+
+def test_without_seals_a_leader_lacks_what_is_committed() -> None:
+    outcome = explore(Case("small"), frozenset({"R2"}))
+    assert outcome.finding
+    assert outcome.finding.kind == "I2"
+    assert "0 commits up to 1 in epoch 1" in outcome.steps
+    assert "1 leads epoch 2" in outcome.steps
+
+
+def test_a_promise_without_its_candidate_makes_two_leaders_of_one_epoch() -> None:
+    outcome = explore(CASES["a restored store"], frozenset({"R3b"}))
+    assert outcome.finding
+    assert outcome.finding.kind == "I1"
+
+
+def test_one_seed_is_one_history() -> None:
+    first, again, other = run(draw(7)), run(draw(7)), run(draw(7 + len(KINDS)))
+    assert first.finding is None
+    assert (first.events, first.counts, first.log) == (again.events, again.counts, again.log)
+    assert first.log != other.log
+
+
+def test_a_history_finds_that_a_rule_is_off() -> None:
+    history = run(draw(2, "sync"), frozenset({"R4"}))
+    assert history.finding
+    assert history.finding.kind == "I2"
+
+
+def test_each_rule_is_found_by_something_or_says_why_not() -> None:
+    for rule in RULES.values():
+        assert rule.cases or rule.histories or rule.note, rule.id
+        assert all(case in CASES for case in rule.cases), rule.id
+        assert not rule.histories or (rule.histories in KINDS and rule.seeds), rule.id
+        assert all(other in RULES for other in rule.along), rule.id
