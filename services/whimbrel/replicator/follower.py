@@ -44,7 +44,7 @@ from whimbrel.errors import (
     StoreFull,
 )
 from whimbrel.ha.backoff import ReconnectBackoff
-from whimbrel.ha.epochs import reached
+from whimbrel.ha.epochs import Epochs, reached
 from whimbrel.ha.frames import FRAME_HEADER
 from whimbrel.ha.protocol import (
     COMPARE_BYTES,
@@ -458,6 +458,7 @@ class Follower:
             elif isinstance(event, Append):
                 if event.offset % log.file_size == 0:
                     self.append_bodies()
+                self.enter_epoch(event.offset)
                 if event.data:
                     bodies.add(event.offset, event.data)
                 else:
@@ -465,6 +466,20 @@ class Follower:
             else:
                 self.compare(event)
             self.event = None
+
+    def enter_epoch(self, offset: int) -> None:
+        """Have an epoch on disk before the first byte of it is in the log, else the two would part here.
+
+        Raises:
+            StoreFull: the disk takes no more; nothing of the epoch is appended.
+        """
+        core = self.core
+        if isinstance(core, SwitchingSlave) and (epochs := core.to_adopt(offset)) is not None:
+            self.append_bodies()
+            try:
+                self.write_epochs(core, epochs)
+            except StoreError as error:
+                raise StoreFull(str(error)) from error
 
     def append_bodies(self) -> None:
         """Append the collected bodies; the frames they end are then to be reported.
@@ -518,10 +533,18 @@ class Follower:
         if epochs is None:
             return
         try:
-            self.epoch_file.save(epochs)
+            self.write_epochs(core, epochs)
         except StoreError as error:
             self.show_trouble(f"our log can't follow epoch {epochs[-1][0]}: {error}")
             raise ConnectionClosed(str(error)) from error
+
+    def write_epochs(self, core: SwitchingSlave, epochs: Epochs) -> None:
+        """Put a list of epochs on disk.
+
+        Raises:
+            StoreError: the disk refuses.
+        """
+        self.epoch_file.save(epochs)
         core.adopt(epochs)
         logger.info("our log is in epoch %d, which starts at %d", *epochs[-1])
 
