@@ -143,8 +143,8 @@ fuzz-native: setup ## any bytes for the compiled lane under the address sanitize
 	cd native/fuzz && for target in connection requests log replica; do \
 		cargo +nightly fuzz run --fuzz-dir . $$target -- -max_total_time=$(or $(SECONDS),60) -max_len=8192 -print_final_stats=1; done
 
-lane-rules: setup ## break the rules of the compiled lane one by one: each must be found
-	$(PY) tests/lane_rules.py
+lane-rules: setup ## break the rules of the compiled lane one by one: each must be found (SHARE=n: one of n of them)
+	$(PY) tests/lane_rules.py $(if $(SHARE),--share $(SHARE))
 
 test-all: setup ## all tests, behind both transports
 	$(PY) -m pytest -q

@@ -550,14 +550,22 @@ def break_rules(copy: Copy, rules: "SimpleQueue[Rule]") -> list[str]:
         print(f"{'found' if found else 'MISSED'} in {took:4.1f} s: {rule.name}", flush=True)
 
 
+def chosen(named: list[str], commit: str) -> list[Rule]:
+    """Return the rules that are asked for: by name or file; `--share N`: one of N, another with each commit."""
+    if named[:1] == ["--share"]:
+        shares = int(named[1])
+        return RULES[int(commit, 16) % shares :: shares]
+    return [rule for rule in RULES if not named or rule.name in named or rule.file in named]
+
+
 def main() -> None:
     """Break the rules."""
-    named = sys.argv[1:]
-    rules = [rule for rule in RULES if not named or rule.name in named or rule.file in named]
     commit = subprocess.run(
-        ["git", "log", "-1", "--format=%h"], cwd=REPO, stdout=subprocess.PIPE, text=True, check=True
-    )
-    print(f"commit {commit.stdout.strip()}, {len(rules)} rules", flush=True)
+        ["git", "log", "-1", "--format=%H"], cwd=REPO, stdout=subprocess.PIPE, text=True, check=True
+    ).stdout.strip()
+    named = sys.argv[1:]
+    rules = chosen(named, commit)
+    print(f"commit {commit[:7]}, {len(rules)} of {len(RULES)} rules", flush=True)
     for rule in rules:
         count = (REPO / "native/core/src" / rule.file).read_text().count(rule.old)
         if count != 1:

@@ -42,7 +42,7 @@ class Leader:
     def tick(self) -> None:
         """Do what a broker does in a turn."""
         self.page.broker_beat_ns = time.monotonic_ns()
-        acks = self.page.member_acks()
+        acks = dict(self.page.member_acks())
         best = max((acks.get(member, -1) for member in MEMBERS), default=-1)
         self.committed = max(self.committed, best)  # with the leader's own copy, two of three
         heard = [page.heard_commit for page in self.slaves]
@@ -119,6 +119,6 @@ def test_logs_epochs_and_commit_offsets_agree_whatever_is_killed(tmp_path: Path,
             assert same_log(master.root, root, master.end)
             assert EpochFile(root).load() == EpochFile(master.root).load()
         assert [page.heard_epoch for page in pages] == [2, 2]
-        assert sorted(master.page.member_acks()) == [*MEMBERS]
+        assert sorted(dict(master.page.member_acks())) == [*MEMBERS]
     for page in pages:
         page.close()

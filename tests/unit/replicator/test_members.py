@@ -386,7 +386,7 @@ def test_a_member_gets_the_slot_of_an_observer(pair: Pair) -> None:
     observers = [observer(pair, 0) for _ in range(SLAVES_MAX - 1)]
     served(pair, 3)
     served(pair, MEMBER)
-    assert pair.page.member_acks() == {3: 0, MEMBER: 0}
+    assert dict(pair.page.member_acks()) == {3: 0, MEMBER: 0}
     assert pair.read(observers[-1], 2 * FRAME_HEADER.size) == FRAME_HEADER.pack(0, 0)  # and the end
 
 
