@@ -550,12 +550,12 @@ def break_rules(copy: Copy, rules: "SimpleQueue[Rule]") -> list[str]:
         print(f"{'found' if found else 'MISSED'} in {took:4.1f} s: {rule.name}", flush=True)
 
 
-def chosen(named: list[str], commit: str) -> list[Rule]:
-    """Return the rules that are asked for: by name or file; `--share N`: one of N, another with each commit."""
+def chosen(named: list[str], commit: str) -> tuple[Rule, ...]:
+    """Return the rules asked for: by name or file; with `--share N` one of N, others with each commit."""
     if named[:1] == ["--share"]:
         shares = int(named[1])
         return RULES[int(commit, 16) % shares :: shares]
-    return [rule for rule in RULES if not named or rule.name in named or rule.file in named]
+    return tuple(rule for rule in RULES if not named or rule.name in named or rule.file in named)
 
 
 def main() -> None:
