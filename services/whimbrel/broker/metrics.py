@@ -422,6 +422,8 @@ def storage(role: "Role") -> list[Family]:
         disk_gauge("rocketmq_storage_dispatch_behind_bytes", "bytes",
                    "Bytes of the log that do not stand in the consume queues yet.",
                    lambda: [max(store.written - store.dispatched, 0)]),
+        gauge("whimbrel_uncommitted_bytes", "By", "Bytes of the log that no majority holds yet.",
+              lambda: max(store.written - store.visible_end, 0)),
         disk_gauge("rocketmq_storage_message_reserve_time", "milliseconds",
                    "Age of the oldest message in the log.", lambda: reserve.milliseconds(time.time())),
         gauge("whimbrel_disk_used_ratio", "1", "How full the file system of the store is, 0 to 1.",

@@ -23,6 +23,7 @@ from whimbrel.model.names import HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
 from whimbrel.model.topic import TopicConfig
 from whimbrel.store.codec import StoredMessage, decode_record, format_properties
 from whimbrel.store.master_store import MasterStore
+from whimbrel.store.recovery_marks import QueueMark
 from whimbrel.store.timer_layout import UNIT_SIZE, Check
 
 DAY = 86_400_000
@@ -67,8 +68,8 @@ class BreakableAppender:
 class Rig:
     """A store with its timer, which can be closed as after a kill and opened again."""
 
-    def __init__(self, root: Path, **options: Any) -> None:
-        self.root, self.options = root, options
+    def __init__(self, root: Path, *, committed: int | None = None, **options: Any) -> None:
+        self.root, self.options, self.committed = root, options, committed
         self.machine = StoppedClock(NOW)
         self.open()
 
@@ -76,7 +77,9 @@ class Rig:
         root = self.root
         root.mkdir(exist_ok=True)
         options = replace(OPTIONS, **self.options)
-        self.store = MasterStore.open(root, options, clock=self.machine.wall_ms, machine=self.machine)
+        self.store = MasterStore.open(
+            root, options, clock=self.machine.wall_ms, committed=self.committed, machine=self.machine
+        )
         self.topics = TopicTable(
             root / "config", cluster="c", broker_name="b", auto_create=False, clock=self.machine.wall_ms
         )
@@ -718,3 +721,40 @@ def test_a_clock_set_back_holds_no_level_up(rig: Rig) -> None:
     rig.machine.now_ms -= HOUR
     run(levels)
     assert rig.ids() == ["one"]
+
+
+def test_what_is_not_committed_gets_one_unit_and_that_when_it_is(tmp_path: Path) -> None:
+    rig = Rig(tmp_path, committed=0)
+    rig.send_and_take("one", 5000)
+    rig.send("two", 5000)
+    rig.work(1000)
+    assert rig.timers.files.end == 0
+    rig.store.commit(rig.store.written)
+    rig.work()
+    assert rig.timers.files.end == 2 * UNIT_SIZE
+    rig.work(7000)
+    rig.store.commit(rig.store.written)
+    assert rig.store.queue_range(TOPIC, 0)[1] == 2
+
+
+def test_units_of_what_is_not_known_to_be_committed_any_more_are_made_again_once(tmp_path: Path) -> None:
+    rig = Rig(tmp_path, committed=0)
+    rig.send("one", 3600_000)
+    before = rig.store.written
+    rig.send("two", 3600_000)
+    rig.store.commit(rig.store.written)
+    rig.work()
+    rig.put_on_disk()
+    assert rig.timers.files.end == 2 * UNIT_SIZE
+
+    def forget() -> None:
+        QueueMark.withdraw(rig.root, rig.store.files)
+        rig.committed = before
+
+    rig.restart(killed=False, meanwhile=forget)
+    assert rig.store.visible_end == before
+    rig.work()
+    assert rig.timers.files.end == UNIT_SIZE
+    rig.store.commit(rig.store.written)
+    rig.work()
+    assert rig.timers.files.end == 2 * UNIT_SIZE
