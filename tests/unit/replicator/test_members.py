@@ -192,6 +192,26 @@ def test_a_disk_that_takes_no_epoch_is_told_and_nothing_acknowledged(pair: Pair)
     assert not pair.page.member_acks()
 
 
+def test_nothing_of_an_epoch_is_in_the_log_before_the_epoch_is_on_disk(pair: Pair) -> None:
+    """Else both logs would part there when they are compared next, although their bytes are equal."""
+    pair.lead(1)
+    pair.master.append(40)
+    pair.start_slave()
+    following(pair)
+    shared = pair.master.end
+    blocked = pair.root / "slave" / f"{EPOCH_FILE}.tmp"
+    blocked.mkdir()
+    pair.master.reopen()
+    pair.lead(2)
+    pair.master.append(10)
+    pair.turns(lambda: "can't be written" in pair.slave_page.trouble)
+    pair.idle_for(0.5)
+    assert pair.slave_log.end == shared
+    blocked.rmdir()
+    following(pair)
+    assert EpochFile(pair.root / "slave").load() == ((1, 0), (2, shared))
+
+
 def test_a_damaged_list_of_epochs_is_told(pair: Pair) -> None:
     pair.lead(1)
     pair.start_slave()
