@@ -265,7 +265,7 @@ class IndexFile:
     def truncate(self, below: int) -> bool:
         """Remove the entries of records at or beyond a physical offset; return whether any is left."""
         mapped = self.mapped
-        number = min(self.count + GROUP_MAX - 1, self.entries - 1)
+        number = self.last_written()
         changed = False
         while number > 0:
             at = self.entries_at + ENTRY_SIZE * number
@@ -286,6 +286,23 @@ class IndexFile:
         if changed:
             self.set_end()
         return bool(self.count > 1)
+
+    def last_written(self) -> int:
+        """Return the number of the last entry that may have been written, counted or not.
+
+        Entries behind the counted ones are looked at by a system call: where nothing was written there is no
+        block, and a full tmpfs kills who reads that through a mapping.
+        """
+        most = min(self.count + GROUP_MAX - 1, self.entries - 1)
+        fd = self.files.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            at = self.entries_at + ENTRY_SIZE * self.count
+            data = self.files.pread(fd, ENTRY_SIZE * max(most + 1 - self.count, 0), at)
+        finally:
+            self.files.close(fd)
+        written = len(data.rstrip(b"\0"))
+        last: int = self.count - 1 + (written + ENTRY_SIZE - 1) // ENTRY_SIZE
+        return min(last, most)
 
     def reserve_all(self) -> None:
         """Give header and slots blocks before they are written."""

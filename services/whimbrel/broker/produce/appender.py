@@ -374,6 +374,9 @@ class Appender:
             return
         if page.replica_sleeping:
             self.ring()
+        if self.ring_timer is not None:
+            self.ring_timer.cancel()
+            self.ring_timer = None
         if self.durability.sync_flush and self.commit is not None:
             self.store.request_flush(self.store.written)  # nothing is committed without
         elif self.durability.sync_flush and self.waiting_count:
@@ -430,8 +433,9 @@ class Appender:
         """Return the flushed and the acknowledged offset; infinity for one that is not waited for."""
         durability = self.durability
         if self.commit is not None:
-            if self.commit.advance() and self.page.replica_sleeping and self.ring_timer is None:
-                self.ring_limited()  # slaves are to hear of it
+            if self.commit.advance() and self.ring_timer is None:
+                # Slaves hear of it with the next record, or by then.
+                self.ring_timer = self.loop.call_later(RING_INTERVAL_MIN_S, self.ring_delayed)
             return math.inf, self.commit.store.visible_end
         flushed = self.store.flushed if durability.sync_flush else math.inf
         acknowledged = self.page.acknowledged(durability.acks) if durability.acks else math.inf

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from unit.broker.produce.test_appender import FakeLog, FakeLoop
-from whimbrel.broker.produce.appender import Appender, Durability
+from whimbrel.broker.produce.appender import RING_INTERVAL_MIN_S, Appender, Durability
 from whimbrel.broker.produce.commit import UNCOMMITTED_BYTES_MAX, MajorityCommit, commit_offset
 from whimbrel.errors import NoReplica, NotCommitted, Throttled, WhimbrelError
 from whimbrel.store.shared_page import PAGE_BYTES, SharedPage
@@ -113,15 +113,24 @@ def test_what_nobody_waits_for_is_committed_too() -> None:
     assert rig.page.broker_sleeping == 0
 
 
-def test_slaves_are_to_hear_of_a_commit() -> None:
+def test_slaves_are_to_hear_of_a_commit_soon_or_with_the_next_record() -> None:
     rig = three()
+    rig.page.replica_sleeping = 1
     rig.send()
     rig.tick()
-    rings = rig.rings
-    rig.page.replica_sleeping = 1
-    rig.tick(0.01)
+    assert rig.rings == 1
     rig.report(0, 100)
-    assert rig.rings > rings
+    assert rig.rings == 1
+    rig.tick(RING_INTERVAL_MIN_S)
+    assert rig.rings == 2
+    rig.send()
+    rig.tick()
+    rig.report(0, 200)
+    rig.send()
+    rig.tick()  # this ring tells of both
+    assert rig.rings == 4
+    rig.tick(RING_INTERVAL_MIN_S)
+    assert rig.rings == 4
 
 
 def test_only_voters_count() -> None:
