@@ -293,7 +293,7 @@ class IndexFile:
         Entries behind the counted ones are looked at by a system call: where nothing was written there is no
         block, and a full tmpfs kills who reads that through a mapping.
         """
-        most = min(self.count + GROUP_MAX - 1, self.entries - 1)
+        most: int = min(self.count + GROUP_MAX - 1, self.entries - 1)
         fd = self.files.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
         try:
             at = self.entries_at + ENTRY_SIZE * self.count
