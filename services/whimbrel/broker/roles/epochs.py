@@ -1,9 +1,9 @@
 """The epoch of a master whose group commits by majority: begun anew at each start.
 
-An epoch is one incarnation of one writer (rule R1 of docs/failover.md), so a master that comes back takes
-another one. Where roles are given by configuration, nobody hands epochs out: it is the one after the last
-that this store knows. Its start is on disk, in `epochFileCheckpoint`, before its first record is (R5), and
-the page of marks names it before the replicator lets members in.
+An epoch is one incarnation of one writer (rule R1 of `tests/failover/rules.py`), so a master that comes back
+takes another one. Where roles are given by configuration, nobody hands epochs out: it is the one after the
+last that this store knows. Its start is on disk, in `epochFileCheckpoint`, before its first record is (R5),
+and the page of marks names it before the replicator lets members in.
 """
 
 import logging
