@@ -63,6 +63,14 @@ def pulled(peer: Peer, topic: str = "t", group: str = "puller") -> list[bytes]:
     return sorted(bodies)
 
 
+def await_all(peer: Peer, *bodies: bytes) -> None:
+    until(lambda: pulled(peer) == [*bodies], timeout=5, what="all that is committed")
+
+
+def await_commit(peer: Peer, end: int) -> None:
+    until(lambda: peer.replication().confirmed_offset == end, timeout=5, what="the commit offset")
+
+
 def queue_ends(peer: Peer, topic: str = "t") -> int:
     return sum(each.max_offset for each in peer.administer("DescribeTopic", name=topic).queues)
 
@@ -93,8 +101,8 @@ def test_what_no_majority_holds_is_answered_late_and_seen_by_nobody(cluster: Clu
     wake(*cluster.slave_replicators)
     assert [frame.message.body for frame in waiting if frame.WhichOneof("content") == "message"] == [b"late"]
     for peer in (master, *slaves):
-        until(lambda peer=peer: pulled(peer) == [b"first", b"late"], timeout=5, what="all that is committed")
-        until(lambda peer=peer: peer.replication().confirmed_offset == view.log_end, timeout=5)
+        await_all(peer, b"first", b"late")
+        await_commit(peer, view.log_end)
 
 
 def test_one_of_three_may_be_missing_and_with_two_nothing_is_stored(cluster: Cluster) -> None:
@@ -143,7 +151,7 @@ def test_a_master_that_comes_back_commits_what_it_had_before_it_takes_more(clust
     assert master.send("t", b"more").status.code == v2.OK
     assert epochs(cluster.master) == ((1, 0), (2, end))
     for process, slave in zip(cluster.slaves, slaves, strict=True):
-        until(lambda slave=slave: pulled(slave) == [b"first", b"late", b"more"], timeout=5)
+        await_all(slave, b"first", b"late", b"more")
         assert epochs(process) == ((1, 0), (2, end))
 
 
