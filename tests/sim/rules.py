@@ -66,7 +66,7 @@ RULES: Final[dict[str, tuple[Patch, ...]]] = {
     "a slave reports what is on its disk": ((Follower, "held", property(lambda self: self.log.end)),),
     "names are durable before what they lead to": ((SimFiles, "sync_directory", nothing),),
     "acknowledgements are written down": ((LeaseJournal, "append", nothing),),
-    "a slave compares before its log goes on": ((Follower, "overlap_start", lambda self: self.log.end),),
+    "a slave compares before its log goes on": ((Follower, "overlap_start", lambda self, _: self.log.end),),
     "a master with less than a slave waits": (
         (WriteAdmission, "longer", nothing),
         (WriteAdmission, "slave_refused", nothing),
