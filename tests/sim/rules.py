@@ -115,6 +115,7 @@ RULES: Final[dict[str, tuple[Patch, ...]]] = {
 FIRST_SEEDS: Final[dict[str, int]] = {
     "what was taken ahead of the clock comes by the clock": 120,
     "a dead letter is stored if it is not there": 100,
+    "a cause is done when its effect is durable": 100,
 }
 
 
