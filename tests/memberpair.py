@@ -16,7 +16,7 @@ from typing import Self
 
 from masterlog import MasterLog
 from whimbrel.ha.epochs import Epochs, adopted
-from whimbrel.ha.switching import DIALECT
+from whimbrel.ha.switching import DIALECT, MEMBER_MAX
 from whimbrel.lane import Lane
 from whimbrel.machine import Machine
 from whimbrel.replicator.feeder import Feeder
@@ -41,6 +41,7 @@ def begin_epoch(root: Path, page: SharedPage, epoch: int, end: int) -> Epochs:
     epochs = adopted(file.load(), ((epoch, end),), end)
     file.save(epochs)
     page.leader_epoch, page.leader_start = epoch, end
+    page.set_voters(range(MEMBER_MAX + 1))
     page.leader_log = page.epoch  # last: from now on members are let in
     return epochs
 

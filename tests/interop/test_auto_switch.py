@@ -168,7 +168,6 @@ class OurSlave:
 
 def test_our_core_follows_a_real_master_from_epoch_to_epoch(real: RealStore) -> None:
     real.ask("master 1")
-    time.sleep(0.5)
     slave = OurSlave()
     real.ask("put 40 3000")
     real.ask("master 3")

@@ -5,6 +5,7 @@ import itertools
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pieces import cut
 from whimbrel.errors import RemoteProtocolError
 from whimbrel.ha.frames import FRAME_HEADER, REPORT
 from whimbrel.ha.protocol import Append, Compare, FrameReceived, MasterProtocol, SlaveProtocol
@@ -13,16 +14,6 @@ FILE = 4096
 END = 3 * FILE + 100
 
 cuts = st.lists(st.integers(1, 50), min_size=1, max_size=50)
-
-
-def cut(data: bytes, sizes: list[int]) -> list[bytes]:
-    """Cut `data` into pieces of these sizes, over and over."""
-    found, at, turn = [], 0, 0
-    while at < len(data):
-        size = sizes[turn % len(sizes)]
-        found.append(data[at : at + size])
-        at, turn = at + size, turn + 1
-    return found
 
 
 def slave_story(pieces: list[bytes], end: int) -> tuple[int, bytes, list[int], str]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pieces import cut
 from whimbrel.errors import PeerError, RemoteProtocolError
 from whimbrel.ha.epochs import Epochs, adopted, check_epochs, epoch_at, reached
 from whimbrel.ha.protocol import Append, Compare, OutOfRange, ShorterMaster
@@ -207,16 +208,6 @@ def master_story(pieces: list[bytes], end: int) -> tuple[int, int, str]:
     except PeerError as error:
         return core.member, core.acknowledged, str(error)
     return core.member, core.acknowledged, ""
-
-
-def cut(data: bytes, sizes: list[int]) -> list[bytes]:
-    """Cut `data` into pieces of these sizes, over and over."""
-    found, at, turn = [], 0, 0
-    while at < len(data):
-        size = sizes[turn % len(sizes)]
-        found.append(data[at : at + size])
-        at, turn = at + size, turn + 1
-    return found
 
 
 def stream(master: Log, begin: int) -> bytes:

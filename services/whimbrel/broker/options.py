@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 __all__ = ["BrokerOptions"]
 
 MIB = 1024 * 1024
-MEMBER_MAX = 63  # of ids; leases and receipts hold 6 bits
 VOTERS_MAX = 7
 
 
@@ -174,6 +173,8 @@ class BrokerOptions:
                 "voters: replication majority needs the ids of all members whose copies count,"
                 " such as 0, 1 and 2 for a master and two slaves"
             )
+        from whimbrel.ha.switching import MEMBER_MAX
+
         for text in self.voters:
             if not (text.isascii() and text.isdecimal() and int(text) <= MEMBER_MAX):
                 raise ValueError(f"voters: {text!r} is no id of a member: they are 0 to {MEMBER_MAX}")

@@ -48,20 +48,25 @@ class Frame:
         return self.offset + self.size
 
 
-def whole_frames(data: memoryview, at: int = 0) -> tuple[int, int]:
+def whole_frames(
+    data: memoryview, at: int = 0, head: struct.Struct = FRAME_HEADER, header_bytes: int = FRAME_HEADER.size
+) -> tuple[int, int]:
     """Return where the last whole frame in `data` ends, and how many bytes the one after it lacks.
 
     Args:
+        data: bytes of a stream.
         at: where the first frame starts.
+        head: two fields that a header begins with, the second of which is the body's length.
+        header_bytes: of a whole header.
 
     Returns:
         (end, lacking); `lacking` is 0 when not even a header follows. A frame of negative length counts as
         whole, so that the protocol's core finds it.
     """
     size = len(data)
-    while at + FRAME_HEADER.size <= size:
-        _, length = FRAME_HEADER.unpack_from(data, at)
-        end = at + FRAME_HEADER.size + max(length, 0)
+    while at + header_bytes <= size:
+        _, length = head.unpack_from(data, at)
+        end = at + header_bytes + max(length, 0)
         if end > size:
             return at, end - size
         at = end

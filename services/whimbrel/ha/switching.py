@@ -83,6 +83,7 @@ from whimbrel.ha.epochs import (
     epoch_at,
     reached,
 )
+from whimbrel.ha.frames import whole_frames
 from whimbrel.ha.protocol import (
     SILENCE_S,
     FirstOffset,
@@ -598,13 +599,7 @@ class SwitchingSlave(SlaveProtocol):
             at = ANSWER.size + max(entries_bytes(data), 0)  # what is no answer is the core's to find
             if at > size:
                 return 0, at - size
-        while at + HEADER.size <= size:
-            _, length = STATE_AND_SIZE.unpack_from(data, at)
-            end = at + HEADER.size + max(length, 0)
-            if end > size:
-                return at, end - size
-            at = end
-        return at, 0
+        return whole_frames(data, at, STATE_AND_SIZE, HEADER.size)
 
     def start_frame(self) -> tuple[SlaveEvent, ...]:
         """Take an answer or a header that is complete."""

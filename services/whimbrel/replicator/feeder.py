@@ -389,9 +389,11 @@ class Feeder:
         core, page = connection.member, self.page
         assert core is not None
         assert self.log is not None
-        for other in self.everybody():
-            if other is not connection and other.member is not None and other.member.member == core.member:
-                self.drop(other, f"member {core.member} has a new connection")
+        if core.counts and not page.is_voter(core.member):
+            raise NotServed(
+                f"member {core.member} is none of the voters of this group; name it among the master's"
+                " voters, or give it the id of one that is gone"
+            )
         begun = page.leader_epoch, page.leader_start
         try:
             epochs = self.epoch_file.load()
@@ -399,6 +401,9 @@ class Feeder:
             raise NotServed(str(error)) from error
         if epochs[-1:] != (begun,):
             raise NotServed(f"our list of epochs does not end with epoch {begun[0]} from {begun[1]} on")
+        for other in self.everybody():
+            if other is not connection and other.member is not None and other.member.member == core.member:
+                self.drop(other, f"member {core.member} has a new connection")
         core.answer(epochs, end=page.written, now=now)
         self.send(connection, now)
 

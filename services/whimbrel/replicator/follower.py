@@ -517,7 +517,6 @@ class Follower:
         if not self.accepted:
             return
         page, commit = self.page, min(core.commit, self.log.end)
-        page.heard_ns = self.loop.machine.monotonic_ns()
         page.heard_epoch = core.leader_epoch
         if commit > page.heard_commit:
             page.heard_commit = commit

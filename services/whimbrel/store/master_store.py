@@ -34,7 +34,7 @@ from whimbrel.store.consumequeue import ConsumeQueue
 from whimbrel.store.dispatch import NO_ENTRY, deliver_time
 from whimbrel.store.options import StoreOptions
 from whimbrel.store.store import RETRY_S, MessageStore
-from whimbrel.store.uncommitted import PackedRun, Uncommitted
+from whimbrel.store.uncommitted import PackedRun, Uncommitted, UncommittedGroup
 
 __all__ = ["Appended", "MasterStore"]
 
@@ -196,41 +196,7 @@ class MasterStore(MessageStore):
         if not drafts:
             return []
         check_batch(drafts)
-        if self.uncommitted is not None:
-            return self.append_uncommitted(drafts, self.uncommitted)
-        log = self.writer
-        topic, queue_id = drafts[0].topic, drafts[0].queue_id
-        queue = self.queues.get_or_create(topic, queue_id)
-        now = self.clock()
-        if now < self.store_time_ms:
-            now = self.store_time(now)
-        place, queue_offset = log.end, queue.max
-        records = encode_batch(drafts, place, queue_offset, now, self.encoder)
-        queue.reserve(len(drafts))
-        reserved = log.reserve(sum(map(len, records)))
-        if reserved != place:
-            place = reserved
-            records = encode_batch(drafts, place, queue_offset, now, self.encoder)
-        log.put(b"".join(records))
-        self.store_time_ms = log.store_time_ms = now
-        self.dispatched = log.end
-        appended = []
-        tags = []
-        for draft, record in zip(drafts, records, strict=True):
-            size = len(record)
-            tags.append(self.dispatch(draft, queue, place, size, now))
-            appended.append(Appended(queue_offset, place, size, now, place + size))
-            place += size
-            queue_offset += 1
-        on_arrival = self.dispatcher.on_arrival
-        if on_arrival is not None:  # after the last entry, so that a receive that waits takes all of them
-            for answer, tags_code in zip(appended, tags, strict=True):
-                on_arrival(topic, queue_id, answer.queue_offset, tags_code)
-        return appended
-
-    def append_uncommitted(self, drafts: Sequence[RecordDraft], waiting: Uncommitted) -> list[Appended]:
-        """Do the rest of `append_several` where a majority commits: what is derived waits for `commit`."""
-        log = self.writer
+        log, waiting = self.writer, self.uncommitted
         topic, queue_id = drafts[0].topic, drafts[0].queue_id
         queue = self.queues.get_or_create(topic, queue_id)
         now = self.clock()
@@ -245,19 +211,37 @@ class MasterStore(MessageStore):
             records = encode_batch(drafts, place, queue_offset, now, self.encoder)
         log.put(b"".join(records))
         self.store_time_ms = log.store_time_ms = now
-        appended, units, keyed, tags = [], [], [], 0
-        for draft, record in zip(drafts, records, strict=True):
+        appended = []
+        for number, record in enumerate(records, queue_offset):
             size = len(record)
-            tags = self.tags_of(draft, now)
-            units.append(UNIT.pack(place, size, tags))
-            if self.is_indexed(draft):
-                keyed.append((topic, draft.keys, place, now))
-            appended.append(Appended(queue_offset, place, size, now, place + size))
+            appended.append(Appended(number, place, size, now, place + size))
             place += size
-            queue_offset += 1
-        queue.uncommitted += len(units)
-        waiting.groups.append((place, [(queue, b"".join(units), tags)], keyed, (), 0))
+        if waiting is not None:
+            waiting.groups.append(self.group_of(drafts, queue, appended))
+            return appended
+        self.dispatched = log.end
+        tags = [
+            self.dispatch(draft, queue, one.physical_offset, one.size, now)
+            for draft, one in zip(drafts, appended, strict=True)
+        ]
+        on_arrival = self.dispatcher.on_arrival
+        if on_arrival is not None:  # after the last entry, so that a receive that waits takes all of them
+            for answer, tags_code in zip(appended, tags, strict=True):
+                on_arrival(topic, queue_id, answer.queue_offset, tags_code)
         return appended
+
+    def group_of(
+        self, drafts: Sequence[RecordDraft], queue: ConsumeQueue, appended: Sequence[Appended]
+    ) -> UncommittedGroup:
+        """Return what waits for `commit` of records just appended to one queue, whose numbers are given."""
+        units, keyed, tags = [], [], 0
+        for draft, one in zip(drafts, appended, strict=True):
+            tags = self.tags_of(draft, one.store_timestamp)
+            units.append(UNIT.pack(one.physical_offset, one.size, tags))
+            if self.is_indexed(draft):
+                keyed.append((draft.topic, draft.keys, one.physical_offset, one.store_timestamp))
+        queue.uncommitted += len(units)
+        return appended[-1].end, [(queue, b"".join(units), tags)], keyed, (), 0
 
     def room_for_packed(self) -> int:
         """Return how many bytes of records `append_packed` takes now.
@@ -362,8 +346,8 @@ class MasterStore(MessageStore):
         end, stalled = before, ""
         while groups and groups[0][0] <= offset:
             group_end, runs, records, hashed, hashed_records = groups[0]
-            if not self.have_room(runs):
-                stalled = "queues have no room for entries of committed messages"
+            stalled = self.lack_of_room(runs)
+            if stalled:
                 break
             groups.popleft()
             end = group_end
@@ -379,21 +363,23 @@ class MasterStore(MessageStore):
                 for record in records:
                     self.indexer.add(*record)
         waiting.committed = self.dispatched = end
+        if stalled and not waiting.stalled:
+            logger.warning("%s: %s", self.root, stalled)
         waiting.stalled = stalled
         self.arrived(arrived)
         return end != before
 
-    def have_room(self, runs: Sequence[PackedRun]) -> bool:
-        """Return whether the queues have room for entries that are to be written now."""
+    def lack_of_room(self, runs: Sequence[PackedRun]) -> str:
+        """Return why the queues have no room for entries that are to be written now, "" where they have."""
         for queue, entries, _ in runs:
             if queue.max + len(entries) // UNIT_SIZE > queue.room:
                 wanted = [(each, len(packed) // UNIT_SIZE) for each, packed, _ in runs]
                 try:
-                    return self.queues.reserve(wanted)
+                    has_room = self.queues.reserve(wanted)
                 except StoreFull as error:
-                    logger.warning("%s: %s", self.root, error)
-                    return False
-        return True
+                    return f"entries of committed messages wait: {error}"
+                return "" if has_room else "entries of committed messages wait: too many queues at a time"
+        return ""
 
     def take_uncommitted(self) -> None:
         """Find the numbers and entries of what the log holds beyond the commit offset, after a recovery.

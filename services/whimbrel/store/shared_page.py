@@ -26,10 +26,10 @@ the old value or the new one. **The cells are the truth**; the doorbell (`whimbr
     3456  hosts of known slaves, text of 512 bytes                                      the broker
     4080  replaced, doubtful                                                            the log's writer
     4096  layout version and boot id once more                                          the first opener
-    4160  dialect, leader's epoch, its start, its log, 4 free cells                     the broker
+    4160  dialect, leader's epoch, its start, its log, voters, 3 free cells             the broker
     4224  16 members: time of connecting * 256 + member id + 1                          the replicator
     4352  commit, 7 free cells                                                          the broker
-    4416  commit heard, epoch heard, time of hearing, 5 free cells                      the replicator
+    4416  commit heard, epoch heard, 6 free cells                                       the replicator
 
 A text is a sequence lock: an int64 that is odd while the text changes, then UTF-8 bytes ended by a zero
 byte or the end of the field. A writer that is killed in between leaves an odd number; the text then reads as
@@ -71,7 +71,7 @@ import mmap
 import os
 import struct
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import ClassVar, NamedTuple
 
@@ -238,11 +238,11 @@ class SharedPage:
     ha_dialect = Cell(LEADER)  # 2: the members speak `ha/switching.py`'s, else the classic protocol
     leader_epoch = Cell(LEADER + 8)  # master: of the leader that writes this log, 0 without one
     leader_start = Cell(LEADER + 16)  # master: where the log ended when that epoch began
+    voter_bits = Cell(LEADER + 32)  # master: see `set_voters`
     leader_log = Cell(LEADER + 24)  # master: the log's `epoch` that both are about
     commit = Cell(COMMIT)  # master: so many members hold the log up to here that it counts
     heard_commit = Cell(HEARD)  # slave: the leader's commit offset, as far as our log goes
     heard_epoch = Cell(HEARD + 8)  # slave: of the leader that we follow, 0 while none
-    heard_ns = Cell(HEARD + 16)  # slave: time.monotonic_ns() of the leader's last bytes
 
     def __init__(self, mapped: mmap.mmap | bytearray) -> None:
         self.mapped = mapped
@@ -456,6 +456,15 @@ class SharedPage:
             text += f" {host}"
         self.known_hosts_text = text.strip()
 
+    def set_voters(self, members: Iterable[int]) -> None:
+        """Broker: publish the ids of the members whose copies count, a bit each."""
+        bits = sum(1 << member for member in members)
+        self.voter_bits = bits - (bits >> 63 << 64)  # as a signed number
+
+    def is_voter(self, member: int) -> bool:
+        """Return whether a member's copy counts."""
+        return bool(self.voter_bits >> member & 1)
+
     def set_member(self, slot: int, member: int) -> None:
         """Replicator: say which member's connection a slot has, after `set_slave`."""
         self.cells[MEMBERS // 8 + slot] = self.cells[CONNECTED_AT // 8 + slot] << ID_BITS | member + 1
@@ -468,14 +477,10 @@ class SharedPage:
         """
         found = []
         start = self.leader_start
-        for member, cell in self.member_cells():
+        for member, cell in self.look_at_members().counted:
             if (ack := self.cells[cell]) >= start:
                 found.append((member, ack))
         return found if self.members is self.look_at_members() else []
-
-    def member_cells(self) -> Sequence[tuple[int, int]]:
-        """Return (member id, number of its acknowledgement's cell) of the connections that count."""
-        return self.look_at_members().counted
 
     def member_ends(self) -> list[tuple[int, int]]:
         """Return how far the connected members say that they are: (member id, offset), in no order.

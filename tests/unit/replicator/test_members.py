@@ -74,7 +74,7 @@ def test_a_member_follows_and_counts(pair: Pair) -> None:
     following(pair)
     assert EpochFile(pair.root / "slave").load() == EpochFile(pair.master.root).load()
     page = pair.slave_page
-    assert page.heard_epoch == 1 and page.heard_ns and page.connected and not page.trouble
+    assert page.heard_epoch == 1 and page.connected and not page.trouble
     pair.stop_slave()
     pair.turns(lambda: not pair.page.member_acks())
 
@@ -279,6 +279,19 @@ def test_a_members_new_connection_ends_the_older_ones_unread(pair: Pair) -> None
     pair.turns(lambda: dict(pair.page.member_acks()) == {MEMBER: 0, 3: 0})
     other.sendall(MEMBER_REPORT.pack(2, end))
     pair.turns(lambda: dict(pair.page.member_acks()) == {MEMBER: 0, 3: end})
+
+
+def test_who_is_no_voter_is_told_so_and_takes_no_slot(pair: Pair) -> None:
+    """Else sixteen strangers would keep the voters out."""
+    pair.lead(1)
+    pair.page.set_voters((0, MEMBER))
+    old = served(pair, MEMBER)
+    peer = pair.connect()
+    peer.sendall(handshake(3))
+    pair.turns(lambda: "member 3 is none of the voters" in pair.page.trouble)
+    assert pair.read(peer, 1) == b""
+    assert dict(pair.page.member_acks()) == {MEMBER: 0}
+    old.sendall(MEMBER_REPORT.pack(2, 0))
 
 
 def test_a_member_that_has_promised_a_newer_leader_is_refused(pair: Pair) -> None:

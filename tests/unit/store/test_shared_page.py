@@ -273,3 +273,11 @@ def test_a_process_that_stopped_beating_is_not_alive(tmp_path: Path) -> None:
     page.replica_beat_ns = 10**10
     assert page.replica_alive(10**10 + shared_page.BEAT_MAX_NS - 1)
     assert not page.replica_alive(10**10 + shared_page.BEAT_MAX_NS)
+
+
+def test_voters_are_told_by_their_ids(tmp_path: Path) -> None:
+    page = SharedPage.open(tmp_path)
+    assert not any(map(page.is_voter, range(64)))
+    page.set_voters({0, 5, 63})
+    assert [member for member in range(64) if page.is_voter(member)] == [0, 5, 63]
+    page.close()

@@ -201,7 +201,7 @@ def test_a_disk_without_room_for_entries_stops_the_commit_and_says_so(
     with monkeypatch.context() as patch:
         patch.setattr(store.queues, "reserve", lambda wanted: False)
         assert not store.commit(end)
-        assert "no room" in store.full_reason
+        assert "entries of committed messages wait" in store.full_reason
         assert not store.writable
     assert store.commit(end)
     assert store.writable

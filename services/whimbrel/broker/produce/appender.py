@@ -470,14 +470,19 @@ class Appender:
         why = self.store.failed
         if not why:
             return
-        if self.durability.sync_flush and self.commit is None:
+        if self.durability.sync_flush:
+            if self.commit is not None:
+                self.complete_waiting()  # what slaves hold is committed without this disk
             self.parked.hand_over(math.inf)
             flushed, waiting = self.store.flushed, self.waiting
             refused = [send for send in waiting if send.end > flushed]
             while waiting and waiting[-1].end > flushed:
                 waiting.pop()
             for send in refused:
-                send.answer(FlushTimeout(f"the message is in the log, but perhaps not on disk: {why}"))
+                if self.commit is None:
+                    send.answer(FlushTimeout(f"the message is in the log, but perhaps not on disk: {why}"))
+                else:
+                    send.answer(self.not_replicated(f"perhaps not on its disk: {why}"))
         self.store.mend()
 
     def start_timer(self) -> None:

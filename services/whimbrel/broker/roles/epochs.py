@@ -7,6 +7,7 @@ and the page of marks names it before the replicator lets members in.
 """
 
 import logging
+from collections.abc import Collection
 from pathlib import Path
 
 from whimbrel.errors import StoreError
@@ -40,8 +41,12 @@ def choose_dialect(root: Path, *, by_majority: bool, machine: Machine) -> None:
             write_checkpoint(root, committed=0, files=machine.files)
 
 
-def begin_epoch(store: MasterStore) -> int:
+def begin_epoch(store: MasterStore, voters: Collection[int]) -> int:
     """Begin an epoch at the end of a log that has just been opened for writing; return its number.
+
+    Args:
+        store: of the log.
+        voters: ids of the members whose copies count.
 
     Raises:
         StoreError: the list of epochs can't be read or written, or has no further number.
@@ -54,6 +59,7 @@ def begin_epoch(store: MasterStore) -> int:
     # After a power cut the list may name epochs whose start the log has lost.
     file.save(adopted(reached(known, end), ((epoch, end),), end))
     page.leader_epoch, page.leader_start, page.commit = epoch, end, store.visible_end
+    page.set_voters(voters)
     page.leader_log = page.epoch  # last: the replicator lets members in now
     logger.info("epoch %d of %s begins at %d; committed up to %d", epoch, store.root, end, page.commit)
     return epoch

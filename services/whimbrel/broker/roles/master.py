@@ -87,7 +87,7 @@ class MasterRole(Role):
         )
         if self.options.by_majority:
             try:
-                begin_epoch(store)
+                begin_epoch(store, self.options.voter_ids)
             except BaseException:
                 store.close(clean=False)
                 raise
