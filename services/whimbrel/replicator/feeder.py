@@ -14,7 +14,7 @@ connections are closed, and slaves come back with their own ends. While the epoc
     proven     acknowledges
 
 **A group that commits by majority** (`ha_dialect` in the page) has members and observers. A connection whose
-first eight bytes are a member's goes on in the members' dialect (`ha/switching.py`): its handshake is
+first eight bytes are a member's goes on in the members' dialect (`ha/switching.py`): a voter's handshake is
 answered once the broker has begun its epoch in the log as it is now (`leader_log`), with the list of epochs
 from `epochFileCheckpoint`, and after older connections of that member were closed unread. All others are
 observers: they are sent what is committed, get no cell of a member, and what they report counts for nothing.
