@@ -8,6 +8,7 @@ the compiled lane; tests of the mark `lane` are those that make a difference.
 
 import os
 import socket
+import threading
 import typing
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -22,6 +23,7 @@ LINES = pytest.StashKey[list[str]]()
 
 TRANSPORT = "WHIMBREL_TEST_TRANSPORT"
 CLIENTS = "WHIMBREL_CLIENT_TRANSPORT"
+STORE_THREADS = {"queue-mark", "log-preallocate", "log-flush"}
 LANE = "WHIMBREL_TEST_LANE"
 # What the compiled lane does is also tested without it: `make test-lane`, and in CI.
 LANE_TESTS = (
@@ -99,6 +101,16 @@ def measured(request: pytest.FixtureRequest) -> Callable[[str], None]:
         request.config.stash.setdefault(LINES, []).append(f"{request.node.name}: {line}")
 
     return note
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> Iterator[None]:
+    """Find the module whose tests leave a store open: what follows may fail by it, in another module."""
+    result = yield
+    if nextitem is None or nextitem.path != item.path:
+        left = [thread.name for thread in threading.enumerate() if thread.name in STORE_THREADS]
+        assert not left, f"a test of {item.path.name} left a store open: {', '.join(left)}"
+    return result
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:

@@ -90,6 +90,10 @@ class Rig:
         internal = InternalAppender(self.topics, self.appender, store_host=lambda: bytes(8))
         self.timers.lead(internal, may_deliver=lambda: True)
 
+    def close(self) -> None:
+        self.timers.close()
+        self.store.close()
+
     def restart(self, *, killed: bool, meanwhile: Callable[[], object] = bool) -> None:
         if killed:  # what the timer has not put on disk is not written at the end either
             self.timers.files.close()
@@ -172,8 +176,14 @@ class Rig:
 def rig(tmp_path: Path) -> Iterator[Rig]:
     rig = Rig(tmp_path / "store")
     yield rig
-    rig.timers.close()
-    rig.store.close()
+    rig.close()
+
+
+@pytest.fixture
+def uncommitted_rig(tmp_path: Path) -> Iterator[Rig]:
+    rig = Rig(tmp_path / "store", committed=0)
+    yield rig
+    rig.close()
 
 
 def test_nothing_is_made_on_disk_before_the_first_delayed_message(rig: Rig) -> None:
@@ -723,8 +733,10 @@ def test_a_clock_set_back_holds_no_level_up(rig: Rig) -> None:
     assert rig.ids() == ["one"]
 
 
-def test_what_is_not_committed_gets_one_unit_and_that_when_it_is(tmp_path: Path) -> None:
-    rig = Rig(tmp_path, committed=0)
+def test_what_is_not_committed_gets_one_unit_and_that_when_it_is(
+    uncommitted_rig: Rig,
+) -> None:
+    rig = uncommitted_rig
     rig.send_and_take("one", 5000)
     rig.send("two", 5000)
     rig.work(1000)
@@ -737,8 +749,10 @@ def test_what_is_not_committed_gets_one_unit_and_that_when_it_is(tmp_path: Path)
     assert rig.store.queue_range(TOPIC, 0)[1] == 2
 
 
-def test_units_of_what_is_not_known_to_be_committed_any_more_are_made_again_once(tmp_path: Path) -> None:
-    rig = Rig(tmp_path, committed=0)
+def test_units_of_what_is_not_known_to_be_committed_any_more_are_made_again_once(
+    uncommitted_rig: Rig,
+) -> None:
+    rig = uncommitted_rig
     rig.send("one", 3600_000)
     before = rig.store.written
     rig.send("two", 3600_000)
