@@ -53,6 +53,10 @@ class BrokerFacts:
             when that is not known.
         writable: whether it takes writes now.
         instance: names this process of the broker, so that its place is not taken for another one's.
+        epoch: in a group that elects its leader: which one this broker leads or follows, 0 while it does
+            neither. As master it takes the place of one with a lower epoch.
+        member_id: in such a group: its id as a member, whatever its role is; 0 elsewhere.
+        voters: in such a group: how many members vote; 0 elsewhere.
     """
 
     cluster: str
@@ -71,6 +75,9 @@ class BrokerFacts:
     log_end: int = 0
     writable: bool = False
     instance: str = ""
+    epoch: int = 0
+    member_id: int = 0
+    voters: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,6 +88,7 @@ class Member:
         address: `host:port` of its gRPC listener, as the asking broker can dial it.
         ha_address: `host:port` of its replicator when it is a master, as the asking broker can dial it.
         log_end: as of its last renewal.
+        epoch, member_id: see `BrokerFacts`.
     """
 
     broker_id: int
@@ -88,6 +96,8 @@ class Member:
     ha_address: str
     log_begin: int
     log_end: int
+    epoch: int = 0
+    member_id: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -27,45 +27,45 @@ from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 
 
-DESCRIPTOR = _POOL.AddSerializedFile(b'\n+whimbrel/registry/v1/registry_service.proto\x12\x14whimbrel.registry.v1\x1a apache/rocketmq/v2/service.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"4\n\x0b\x44\x61taVersion\x12\x14\n\x0ctimestamp_ms\x18\x01 \x01(\x03\x12\x0f\n\x07\x63ounter\x18\x02 \x01(\x03\"\x86\x01\n\x0bTopicQueues\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x13\n\x0bread_queues\x18\x02 \x01(\x05\x12\x14\n\x0cwrite_queues\x18\x03 \x01(\x05\x12\x12\n\npermission\x18\x04 \x01(\x05\x12\x14\n\x0cmessage_type\x18\x05 \x01(\t\x12\x13\n\x0bsystem_flag\x18\x06 \x01(\x05\"\x92\x02\n\x0cRegistration\x12\x0f\n\x07\x63luster\x18\x01 \x01(\t\x12\x13\n\x0b\x62roker_name\x18\x02 \x01(\t\x12\x11\n\tbroker_id\x18\x03 \x01(\x03\x12.\n\x04role\x18\x04 \x01(\x0e\x32 .whimbrel.registry.v1.BrokerRole\x12\x17\n\x0f\x61\x64vertised_host\x18\x05 \x01(\t\x12\x1d\n\x15\x61\x64vertised_explicitly\x18\x06 \x01(\x08\x12\x0c\n\x04port\x18\x07 \x01(\x05\x12\x12\n\nha_address\x18\x08 \x01(\t\x12\x17\n\x0fnameserver_host\x18\t \x01(\t\x12\x11\n\thost_name\x18\n \x01(\t\x12\x13\n\x0binstance_id\x18\x0b \x01(\t\"\x9f\x03\n\x0eSessionRequest\x12\x38\n\x0cregistration\x18\x01 \x01(\x0b\x32\".whimbrel.registry.v1.Registration\x12\x31\n\x06topics\x18\x02 \x03(\x0b\x32!.whimbrel.registry.v1.TopicQueues\x12\x17\n\x0ftopics_included\x18\x03 \x01(\x08\x12\x32\n\x07version\x18\x04 \x01(\x0b\x32!.whimbrel.registry.v1.DataVersion\x12\x0f\n\x07log_end\x18\x05 \x01(\x03\x12\x11\n\tlog_begin\x18\x06 \x01(\x03\x12\x10\n\x08writable\x18\x07 \x01(\x08\x12\x12\n\nheld_place\x18\x08 \x01(\x08\x12\x39\n\x0e\x63hanged_topics\x18\t \x03(\x0b\x32!.whimbrel.registry.v1.TopicQueues\x12\x16\n\x0e\x64\x65leted_topics\x18\n \x03(\t\x12\x36\n\x0b\x63hange_base\x18\x0b \x01(\x0b\x32!.whimbrel.registry.v1.DataVersion\"d\n\x06Member\x12\x11\n\tbroker_id\x18\x01 \x01(\x03\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12\x12\n\nha_address\x18\x03 \x01(\t\x12\x0f\n\x07log_end\x18\x04 \x01(\x03\x12\x11\n\tlog_begin\x18\x05 \x01(\x03\"9\n\x0cSharedQueues\x12\x13\n\x0b\x62roker_name\x18\x01 \x01(\t\x12\x14\n\x0cwrite_queues\x18\x02 \x01(\x05\"Q\n\x0bSharedTopic\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x33\n\x07\x62rokers\x18\x02 \x03(\x0b\x32\".whimbrel.registry.v1.SharedQueues\".\n\x06Master\x12\x13\n\x0b\x62roker_name\x18\x01 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\"p\n\x0cSharedTopics\x12\x31\n\x06topics\x18\x01 \x03(\x0b\x32!.whimbrel.registry.v1.SharedTopic\x12-\n\x07masters\x18\x02 \x03(\x0b\x32\x1c.whimbrel.registry.v1.Master\"\xa6\x02\n\x0fSessionResponse\x12(\n\x05lease\x18\x01 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x31\n\x0erenew_interval\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\x12-\n\x07members\x18\x03 \x03(\x0b\x32\x1c.whimbrel.registry.v1.Member\x12\x0f\n\x07settled\x18\x04 \x01(\x08\x12\x14\n\x0c\x64isplaced_by\x18\x05 \x01(\t\x12\x32\n\x06shared\x18\x06 \x01(\x0b\x32\".whimbrel.registry.v1.SharedTopics\x12\x15\n\rtakes_changes\x18\x07 \x01(\x08\x12\x15\n\rtopics_wanted\x18\x08 \x01(\x08\"-\n\x16\x44\x65scribeClusterRequest\x12\x13\n\x0b\x61\x63\x63\x65ss_host\x18\x01 \x01(\t\"\x9c\x02\n\x11\x42rokerDescription\x12\x0f\n\x07\x63luster\x18\x01 \x01(\t\x12\x13\n\x0b\x62roker_name\x18\x02 \x01(\t\x12\x11\n\tbroker_id\x18\x03 \x01(\x03\x12.\n\x04role\x18\x04 \x01(\x0e\x32 .whimbrel.registry.v1.BrokerRole\x12\x0f\n\x07\x61\x64\x64ress\x18\x05 \x01(\t\x12\x12\n\nha_address\x18\x06 \x01(\t\x12\x11\n\tlog_begin\x18\x07 \x01(\x03\x12\x0f\n\x07log_end\x18\x08 \x01(\x03\x12\x10\n\x08writable\x18\t \x01(\x08\x12.\n\nrenewed_at\x18\n \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x13\n\x0btopic_count\x18\x0b \x01(\x05\"d\n\x17\x44\x65scribeClusterResponse\x12\x38\n\x07\x62rokers\x18\x01 \x03(\x0b\x32\'.whimbrel.registry.v1.BrokerDescription\x12\x0f\n\x07settled\x18\x02 \x01(\x08\"l\n\x12\x41skProducerRequest\x12\r\n\x05topic\x18\x01 \x01(\t\x12G\n\x08question\x18\x02 \x01(\x0b\x32\x35.apache.rocketmq.v2.RecoverOrphanedTransactionCommand\"$\n\x13\x41skProducerResponse\x12\r\n\x05\x61sked\x18\x01 \x01(\x08*X\n\nBrokerRole\x12\x1b\n\x17\x42ROKER_ROLE_UNSPECIFIED\x10\x00\x12\x16\n\x12\x42ROKER_ROLE_MASTER\x10\x01\x12\x15\n\x11\x42ROKER_ROLE_SLAVE\x10\x02\x32\xc1\x02\n\x0fRegistryService\x12Z\n\x07Session\x12$.whimbrel.registry.v1.SessionRequest\x1a%.whimbrel.registry.v1.SessionResponse(\x01\x30\x01\x12n\n\x0f\x44\x65scribeCluster\x12,.whimbrel.registry.v1.DescribeClusterRequest\x1a-.whimbrel.registry.v1.DescribeClusterResponse\x12\x62\n\x0b\x41skProducer\x12(.whimbrel.registry.v1.AskProducerRequest\x1a).whimbrel.registry.v1.AskProducerResponseb\x06proto3')
+DESCRIPTOR = _POOL.AddSerializedFile(b'\n+whimbrel/registry/v1/registry_service.proto\x12\x14whimbrel.registry.v1\x1a apache/rocketmq/v2/service.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"4\n\x0b\x44\x61taVersion\x12\x14\n\x0ctimestamp_ms\x18\x01 \x01(\x03\x12\x0f\n\x07\x63ounter\x18\x02 \x01(\x03\"\x86\x01\n\x0bTopicQueues\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x13\n\x0bread_queues\x18\x02 \x01(\x05\x12\x14\n\x0cwrite_queues\x18\x03 \x01(\x05\x12\x12\n\npermission\x18\x04 \x01(\x05\x12\x14\n\x0cmessage_type\x18\x05 \x01(\t\x12\x13\n\x0bsystem_flag\x18\x06 \x01(\x05\"\xc4\x02\n\x0cRegistration\x12\x0f\n\x07\x63luster\x18\x01 \x01(\t\x12\x13\n\x0b\x62roker_name\x18\x02 \x01(\t\x12\x11\n\tbroker_id\x18\x03 \x01(\x03\x12.\n\x04role\x18\x04 \x01(\x0e\x32 .whimbrel.registry.v1.BrokerRole\x12\x17\n\x0f\x61\x64vertised_host\x18\x05 \x01(\t\x12\x1d\n\x15\x61\x64vertised_explicitly\x18\x06 \x01(\x08\x12\x0c\n\x04port\x18\x07 \x01(\x05\x12\x12\n\nha_address\x18\x08 \x01(\t\x12\x17\n\x0fnameserver_host\x18\t \x01(\t\x12\x11\n\thost_name\x18\n \x01(\t\x12\x13\n\x0binstance_id\x18\x0b \x01(\t\x12\r\n\x05\x65poch\x18\x0c \x01(\x03\x12\x11\n\tmember_id\x18\r \x01(\x05\x12\x0e\n\x06voters\x18\x0e \x01(\x05\"\x9f\x03\n\x0eSessionRequest\x12\x38\n\x0cregistration\x18\x01 \x01(\x0b\x32\".whimbrel.registry.v1.Registration\x12\x31\n\x06topics\x18\x02 \x03(\x0b\x32!.whimbrel.registry.v1.TopicQueues\x12\x17\n\x0ftopics_included\x18\x03 \x01(\x08\x12\x32\n\x07version\x18\x04 \x01(\x0b\x32!.whimbrel.registry.v1.DataVersion\x12\x0f\n\x07log_end\x18\x05 \x01(\x03\x12\x11\n\tlog_begin\x18\x06 \x01(\x03\x12\x10\n\x08writable\x18\x07 \x01(\x08\x12\x12\n\nheld_place\x18\x08 \x01(\x08\x12\x39\n\x0e\x63hanged_topics\x18\t \x03(\x0b\x32!.whimbrel.registry.v1.TopicQueues\x12\x16\n\x0e\x64\x65leted_topics\x18\n \x03(\t\x12\x36\n\x0b\x63hange_base\x18\x0b \x01(\x0b\x32!.whimbrel.registry.v1.DataVersion\"\x86\x01\n\x06Member\x12\x11\n\tbroker_id\x18\x01 \x01(\x03\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12\x12\n\nha_address\x18\x03 \x01(\t\x12\x0f\n\x07log_end\x18\x04 \x01(\x03\x12\x11\n\tlog_begin\x18\x05 \x01(\x03\x12\r\n\x05\x65poch\x18\x06 \x01(\x03\x12\x11\n\tmember_id\x18\x07 \x01(\x05\"9\n\x0cSharedQueues\x12\x13\n\x0b\x62roker_name\x18\x01 \x01(\t\x12\x14\n\x0cwrite_queues\x18\x02 \x01(\x05\"Q\n\x0bSharedTopic\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x33\n\x07\x62rokers\x18\x02 \x03(\x0b\x32\".whimbrel.registry.v1.SharedQueues\".\n\x06Master\x12\x13\n\x0b\x62roker_name\x18\x01 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\"p\n\x0cSharedTopics\x12\x31\n\x06topics\x18\x01 \x03(\x0b\x32!.whimbrel.registry.v1.SharedTopic\x12-\n\x07masters\x18\x02 \x03(\x0b\x32\x1c.whimbrel.registry.v1.Master\"\xa6\x02\n\x0fSessionResponse\x12(\n\x05lease\x18\x01 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x31\n\x0erenew_interval\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\x12-\n\x07members\x18\x03 \x03(\x0b\x32\x1c.whimbrel.registry.v1.Member\x12\x0f\n\x07settled\x18\x04 \x01(\x08\x12\x14\n\x0c\x64isplaced_by\x18\x05 \x01(\t\x12\x32\n\x06shared\x18\x06 \x01(\x0b\x32\".whimbrel.registry.v1.SharedTopics\x12\x15\n\rtakes_changes\x18\x07 \x01(\x08\x12\x15\n\rtopics_wanted\x18\x08 \x01(\x08\"-\n\x16\x44\x65scribeClusterRequest\x12\x13\n\x0b\x61\x63\x63\x65ss_host\x18\x01 \x01(\t\"\xbe\x02\n\x11\x42rokerDescription\x12\x0f\n\x07\x63luster\x18\x01 \x01(\t\x12\x13\n\x0b\x62roker_name\x18\x02 \x01(\t\x12\x11\n\tbroker_id\x18\x03 \x01(\x03\x12.\n\x04role\x18\x04 \x01(\x0e\x32 .whimbrel.registry.v1.BrokerRole\x12\x0f\n\x07\x61\x64\x64ress\x18\x05 \x01(\t\x12\x12\n\nha_address\x18\x06 \x01(\t\x12\x11\n\tlog_begin\x18\x07 \x01(\x03\x12\x0f\n\x07log_end\x18\x08 \x01(\x03\x12\x10\n\x08writable\x18\t \x01(\x08\x12.\n\nrenewed_at\x18\n \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x13\n\x0btopic_count\x18\x0b \x01(\x05\x12\r\n\x05\x65poch\x18\x0c \x01(\x03\x12\x11\n\tmember_id\x18\r \x01(\x05\"d\n\x17\x44\x65scribeClusterResponse\x12\x38\n\x07\x62rokers\x18\x01 \x03(\x0b\x32\'.whimbrel.registry.v1.BrokerDescription\x12\x0f\n\x07settled\x18\x02 \x01(\x08\"l\n\x12\x41skProducerRequest\x12\r\n\x05topic\x18\x01 \x01(\t\x12G\n\x08question\x18\x02 \x01(\x0b\x32\x35.apache.rocketmq.v2.RecoverOrphanedTransactionCommand\"$\n\x13\x41skProducerResponse\x12\r\n\x05\x61sked\x18\x01 \x01(\x08*X\n\nBrokerRole\x12\x1b\n\x17\x42ROKER_ROLE_UNSPECIFIED\x10\x00\x12\x16\n\x12\x42ROKER_ROLE_MASTER\x10\x01\x12\x15\n\x11\x42ROKER_ROLE_SLAVE\x10\x02\x32\xc1\x02\n\x0fRegistryService\x12Z\n\x07Session\x12$.whimbrel.registry.v1.SessionRequest\x1a%.whimbrel.registry.v1.SessionResponse(\x01\x30\x01\x12n\n\x0f\x44\x65scribeCluster\x12,.whimbrel.registry.v1.DescribeClusterRequest\x1a-.whimbrel.registry.v1.DescribeClusterResponse\x12\x62\n\x0b\x41skProducer\x12(.whimbrel.registry.v1.AskProducerRequest\x1a).whimbrel.registry.v1.AskProducerResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'whimbrel.registry.v1.registry_service_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_BROKERROLE']._serialized_start=2341
-  _globals['_BROKERROLE']._serialized_end=2429
+  _globals['_BROKERROLE']._serialized_start=2460
+  _globals['_BROKERROLE']._serialized_end=2548
   _globals['_DATAVERSION']._serialized_start=168
   _globals['_DATAVERSION']._serialized_end=220
   _globals['_TOPICQUEUES']._serialized_start=223
   _globals['_TOPICQUEUES']._serialized_end=357
   _globals['_REGISTRATION']._serialized_start=360
-  _globals['_REGISTRATION']._serialized_end=634
-  _globals['_SESSIONREQUEST']._serialized_start=637
-  _globals['_SESSIONREQUEST']._serialized_end=1052
-  _globals['_MEMBER']._serialized_start=1054
-  _globals['_MEMBER']._serialized_end=1154
-  _globals['_SHAREDQUEUES']._serialized_start=1156
-  _globals['_SHAREDQUEUES']._serialized_end=1213
-  _globals['_SHAREDTOPIC']._serialized_start=1215
-  _globals['_SHAREDTOPIC']._serialized_end=1296
-  _globals['_MASTER']._serialized_start=1298
-  _globals['_MASTER']._serialized_end=1344
-  _globals['_SHAREDTOPICS']._serialized_start=1346
-  _globals['_SHAREDTOPICS']._serialized_end=1458
-  _globals['_SESSIONRESPONSE']._serialized_start=1461
-  _globals['_SESSIONRESPONSE']._serialized_end=1755
-  _globals['_DESCRIBECLUSTERREQUEST']._serialized_start=1757
-  _globals['_DESCRIBECLUSTERREQUEST']._serialized_end=1802
-  _globals['_BROKERDESCRIPTION']._serialized_start=1805
-  _globals['_BROKERDESCRIPTION']._serialized_end=2089
-  _globals['_DESCRIBECLUSTERRESPONSE']._serialized_start=2091
-  _globals['_DESCRIBECLUSTERRESPONSE']._serialized_end=2191
-  _globals['_ASKPRODUCERREQUEST']._serialized_start=2193
-  _globals['_ASKPRODUCERREQUEST']._serialized_end=2301
-  _globals['_ASKPRODUCERRESPONSE']._serialized_start=2303
-  _globals['_ASKPRODUCERRESPONSE']._serialized_end=2339
-  _globals['_REGISTRYSERVICE']._serialized_start=2432
-  _globals['_REGISTRYSERVICE']._serialized_end=2753
+  _globals['_REGISTRATION']._serialized_end=684
+  _globals['_SESSIONREQUEST']._serialized_start=687
+  _globals['_SESSIONREQUEST']._serialized_end=1102
+  _globals['_MEMBER']._serialized_start=1105
+  _globals['_MEMBER']._serialized_end=1239
+  _globals['_SHAREDQUEUES']._serialized_start=1241
+  _globals['_SHAREDQUEUES']._serialized_end=1298
+  _globals['_SHAREDTOPIC']._serialized_start=1300
+  _globals['_SHAREDTOPIC']._serialized_end=1381
+  _globals['_MASTER']._serialized_start=1383
+  _globals['_MASTER']._serialized_end=1429
+  _globals['_SHAREDTOPICS']._serialized_start=1431
+  _globals['_SHAREDTOPICS']._serialized_end=1543
+  _globals['_SESSIONRESPONSE']._serialized_start=1546
+  _globals['_SESSIONRESPONSE']._serialized_end=1840
+  _globals['_DESCRIBECLUSTERREQUEST']._serialized_start=1842
+  _globals['_DESCRIBECLUSTERREQUEST']._serialized_end=1887
+  _globals['_BROKERDESCRIPTION']._serialized_start=1890
+  _globals['_BROKERDESCRIPTION']._serialized_end=2208
+  _globals['_DESCRIBECLUSTERRESPONSE']._serialized_start=2210
+  _globals['_DESCRIBECLUSTERRESPONSE']._serialized_end=2310
+  _globals['_ASKPRODUCERREQUEST']._serialized_start=2312
+  _globals['_ASKPRODUCERREQUEST']._serialized_end=2420
+  _globals['_ASKPRODUCERRESPONSE']._serialized_start=2422
+  _globals['_ASKPRODUCERRESPONSE']._serialized_end=2458
+  _globals['_REGISTRYSERVICE']._serialized_start=2551
+  _globals['_REGISTRYSERVICE']._serialized_end=2872
 # @@protoc_insertion_point(module_scope)

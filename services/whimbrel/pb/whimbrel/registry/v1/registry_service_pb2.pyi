@@ -46,7 +46,7 @@ class TopicQueues(_message.Message):
     def __init__(self, topic: _Optional[str] = ..., read_queues: _Optional[int] = ..., write_queues: _Optional[int] = ..., permission: _Optional[int] = ..., message_type: _Optional[str] = ..., system_flag: _Optional[int] = ...) -> None: ...
 
 class Registration(_message.Message):
-    __slots__ = ("cluster", "broker_name", "broker_id", "role", "advertised_host", "advertised_explicitly", "port", "ha_address", "nameserver_host", "host_name", "instance_id")
+    __slots__ = ("cluster", "broker_name", "broker_id", "role", "advertised_host", "advertised_explicitly", "port", "ha_address", "nameserver_host", "host_name", "instance_id", "epoch", "member_id", "voters")
     CLUSTER_FIELD_NUMBER: _ClassVar[int]
     BROKER_NAME_FIELD_NUMBER: _ClassVar[int]
     BROKER_ID_FIELD_NUMBER: _ClassVar[int]
@@ -58,6 +58,9 @@ class Registration(_message.Message):
     NAMESERVER_HOST_FIELD_NUMBER: _ClassVar[int]
     HOST_NAME_FIELD_NUMBER: _ClassVar[int]
     INSTANCE_ID_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    MEMBER_ID_FIELD_NUMBER: _ClassVar[int]
+    VOTERS_FIELD_NUMBER: _ClassVar[int]
     cluster: str
     broker_name: str
     broker_id: int
@@ -69,7 +72,10 @@ class Registration(_message.Message):
     nameserver_host: str
     host_name: str
     instance_id: str
-    def __init__(self, cluster: _Optional[str] = ..., broker_name: _Optional[str] = ..., broker_id: _Optional[int] = ..., role: _Optional[_Union[BrokerRole, str]] = ..., advertised_host: _Optional[str] = ..., advertised_explicitly: _Optional[bool] = ..., port: _Optional[int] = ..., ha_address: _Optional[str] = ..., nameserver_host: _Optional[str] = ..., host_name: _Optional[str] = ..., instance_id: _Optional[str] = ...) -> None: ...
+    epoch: int
+    member_id: int
+    voters: int
+    def __init__(self, cluster: _Optional[str] = ..., broker_name: _Optional[str] = ..., broker_id: _Optional[int] = ..., role: _Optional[_Union[BrokerRole, str]] = ..., advertised_host: _Optional[str] = ..., advertised_explicitly: _Optional[bool] = ..., port: _Optional[int] = ..., ha_address: _Optional[str] = ..., nameserver_host: _Optional[str] = ..., host_name: _Optional[str] = ..., instance_id: _Optional[str] = ..., epoch: _Optional[int] = ..., member_id: _Optional[int] = ..., voters: _Optional[int] = ...) -> None: ...
 
 class SessionRequest(_message.Message):
     __slots__ = ("registration", "topics", "topics_included", "version", "log_end", "log_begin", "writable", "held_place", "changed_topics", "deleted_topics", "change_base")
@@ -98,18 +104,22 @@ class SessionRequest(_message.Message):
     def __init__(self, registration: _Optional[_Union[Registration, _Mapping]] = ..., topics: _Optional[_Iterable[_Union[TopicQueues, _Mapping]]] = ..., topics_included: _Optional[bool] = ..., version: _Optional[_Union[DataVersion, _Mapping]] = ..., log_end: _Optional[int] = ..., log_begin: _Optional[int] = ..., writable: _Optional[bool] = ..., held_place: _Optional[bool] = ..., changed_topics: _Optional[_Iterable[_Union[TopicQueues, _Mapping]]] = ..., deleted_topics: _Optional[_Iterable[str]] = ..., change_base: _Optional[_Union[DataVersion, _Mapping]] = ...) -> None: ...
 
 class Member(_message.Message):
-    __slots__ = ("broker_id", "address", "ha_address", "log_end", "log_begin")
+    __slots__ = ("broker_id", "address", "ha_address", "log_end", "log_begin", "epoch", "member_id")
     BROKER_ID_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
     HA_ADDRESS_FIELD_NUMBER: _ClassVar[int]
     LOG_END_FIELD_NUMBER: _ClassVar[int]
     LOG_BEGIN_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    MEMBER_ID_FIELD_NUMBER: _ClassVar[int]
     broker_id: int
     address: str
     ha_address: str
     log_end: int
     log_begin: int
-    def __init__(self, broker_id: _Optional[int] = ..., address: _Optional[str] = ..., ha_address: _Optional[str] = ..., log_end: _Optional[int] = ..., log_begin: _Optional[int] = ...) -> None: ...
+    epoch: int
+    member_id: int
+    def __init__(self, broker_id: _Optional[int] = ..., address: _Optional[str] = ..., ha_address: _Optional[str] = ..., log_end: _Optional[int] = ..., log_begin: _Optional[int] = ..., epoch: _Optional[int] = ..., member_id: _Optional[int] = ...) -> None: ...
 
 class SharedQueues(_message.Message):
     __slots__ = ("broker_name", "write_queues")
@@ -170,7 +180,7 @@ class DescribeClusterRequest(_message.Message):
     def __init__(self, access_host: _Optional[str] = ...) -> None: ...
 
 class BrokerDescription(_message.Message):
-    __slots__ = ("cluster", "broker_name", "broker_id", "role", "address", "ha_address", "log_begin", "log_end", "writable", "renewed_at", "topic_count")
+    __slots__ = ("cluster", "broker_name", "broker_id", "role", "address", "ha_address", "log_begin", "log_end", "writable", "renewed_at", "topic_count", "epoch", "member_id")
     CLUSTER_FIELD_NUMBER: _ClassVar[int]
     BROKER_NAME_FIELD_NUMBER: _ClassVar[int]
     BROKER_ID_FIELD_NUMBER: _ClassVar[int]
@@ -182,6 +192,8 @@ class BrokerDescription(_message.Message):
     WRITABLE_FIELD_NUMBER: _ClassVar[int]
     RENEWED_AT_FIELD_NUMBER: _ClassVar[int]
     TOPIC_COUNT_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    MEMBER_ID_FIELD_NUMBER: _ClassVar[int]
     cluster: str
     broker_name: str
     broker_id: int
@@ -193,7 +205,9 @@ class BrokerDescription(_message.Message):
     writable: bool
     renewed_at: _timestamp_pb2.Timestamp
     topic_count: int
-    def __init__(self, cluster: _Optional[str] = ..., broker_name: _Optional[str] = ..., broker_id: _Optional[int] = ..., role: _Optional[_Union[BrokerRole, str]] = ..., address: _Optional[str] = ..., ha_address: _Optional[str] = ..., log_begin: _Optional[int] = ..., log_end: _Optional[int] = ..., writable: _Optional[bool] = ..., renewed_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., topic_count: _Optional[int] = ...) -> None: ...
+    epoch: int
+    member_id: int
+    def __init__(self, cluster: _Optional[str] = ..., broker_name: _Optional[str] = ..., broker_id: _Optional[int] = ..., role: _Optional[_Union[BrokerRole, str]] = ..., address: _Optional[str] = ..., ha_address: _Optional[str] = ..., log_begin: _Optional[int] = ..., log_end: _Optional[int] = ..., writable: _Optional[bool] = ..., renewed_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., topic_count: _Optional[int] = ..., epoch: _Optional[int] = ..., member_id: _Optional[int] = ...) -> None: ...
 
 class DescribeClusterResponse(_message.Message):
     __slots__ = ("brokers", "settled")
