@@ -1,0 +1,591 @@
+"""What one member of a group does about its leader. Pure: events in, actions out.
+
+    GATHERING --all voters answer, I am the best of them: record swapped in--> SEALING      a group is made once
+    FOLLOWING --no leader is heard, I may lead--> ASKING
+    ASKING    --enough others hear none either, none of them is better--> SWAPPING
+              --one that leads or opens answers, or a newer record comes--> FOLLOWING
+    SWAPPING  --the record names me, in a new epoch--> SEALING        --else--> FOLLOWING
+    SEALING   --enough voters have sealed, I am the best of them--> OPENING
+              --another one is: the record says so (`prefer`)--> FOLLOWING
+              --a higher epoch was promised, or `SEALING_S` over--> FOLLOWING
+    OPENING   --the log is ours, the epoch is begun in it--> LEADING  --it can't be--> CLOSING
+    LEADING   --a higher epoch is heard of, or the record names another one--> CLOSING
+    CLOSING   --the log is given back--> FOLLOWING
+
+**Safety rests on epochs and on quorums that meet, never on a clock.** An epoch has one candidate, since a
+compare-and-set of the record makes it; it leads only with `GroupRecord.seals` promises of voters to take
+nothing from lower epochs any more (R2, R3), and only with the log that goes on furthest among them (R4), by
+(last epoch, end). So whatever any `acks` voters acknowledged is in the log of whoever leads. Times only say
+when somebody tries. The rules by number, with what happens where one is missing, are in
+`tests/failover/rules.py`; `replicator/promises.py` keeps the promises, `produce/commit.py` counts copies.
+
+**When a member stands.** It has heard no leader for `silent_s`, which differs by member so that two seldom
+stand at once; or its stream has ended and no nameserver knows of a leader any more, which is so within
+milliseconds of a kill; or the record says that the leader has resigned. In the last two cases it gives a
+member that it has just promised itself to `OPENING_S` to open its log. Then it asks all others (`Suspect`):
+enough of them must be silent as well, so that a member which alone is cut off disturbs nobody. One with a
+better log is left to stand itself, for `BETTER_S`.
+
+A member whose record or promise is not to be had, whose store is no voter's, or which may have lost what it
+acknowledged (R9), never stands. What it answers to `Seal` then does not count, but it promises all the same.
+"""
+
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Final
+
+from whimbrel.model.elections import SealAnswer, Suspicion
+from whimbrel.model.group_record import EPOCH_MAX, NOBODY, GroupRecord, Voters, majority
+
+__all__ = [
+    "Action",
+    "AskSeals",
+    "AskSuspicions",
+    "Close",
+    "Election",
+    "Facts",
+    "Open",
+    "Promise",
+    "State",
+    "Swap",
+    "silent_s",
+]
+
+SILENT_S: Final = 2.5  # without a frame of a leader, which sends one every half second
+SPREAD: Final = 0.2  # of it, more or less, by member
+ASK_APART_S: Final = 0.1  # between two questions to the same member
+BETTER_S: Final = 1.5  # a member with a better log is given so long to stand
+PREFER_S: Final = 2.0  # as is the one that a candidate which resigned let go first
+OPENING_S: Final = 2.0  # a member that we have promised ourselves to opens its log in so long
+SEALING_S: Final = 2.0  # then a candidate gives up
+# What others say of epochs raises ours by no more at a time. Each epoch stands in the record before anybody
+# promises it, so only the record of a coordinator that was set back is further behind.
+EPOCH_STEP_MAX: Final = 1000
+
+
+class State(Enum):
+    """What a member is about; see the module's text."""
+
+    GATHERING = "gathering"
+    FOLLOWING = "following"
+    ASKING = "asking"
+    SWAPPING = "swapping"
+    SEALING = "sealing"
+    OPENING = "opening"
+    LEADING = "leading"
+    CLOSING = "closing"
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What a member knows of itself at the moment. Times are seconds of a clock that never goes back.
+
+    Attributes:
+        wall_ms: epoch milliseconds, for the history.
+        heard_at: when the last frame of a leader came; -inf: none has.
+        connected: a stream from a leader is there.
+        leaderless: nameservers are heard, and none of them knows of a leader.
+        promised, promised_to: the newest promise that is on disk, and to which member.
+        last_epoch, end: of the log.
+        votes: it may vote: it has not lost what it acknowledged.
+        seat: uuid of its store; "" while its replicator has not told.
+        group: uuid of the group that its store belongs to; "" before there is one.
+    """
+
+    now: float
+    wall_ms: int
+    heard_at: float
+    connected: bool
+    leaderless: bool
+    promised: int
+    promised_to: int
+    last_epoch: int
+    end: int
+    votes: bool
+    seat: str
+    group: str = ""
+
+    @property
+    def position(self) -> tuple[int, int]:
+        """How far its log goes."""
+        return self.last_epoch, self.end
+
+
+@dataclass(frozen=True, slots=True)
+class AskSuspicions:
+    """Ask these members what they hear; `suspected` takes each answer."""
+
+    members: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class AskSeals:
+    """Ask these members for a seal of an epoch; `sealed` takes each answer."""
+
+    members: tuple[int, ...]
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Swap:
+    """Have the coordinator put a record in the place of a revision; `swapped` takes the outcome."""
+
+    record: GroupRecord
+    revision: int
+
+
+@dataclass(frozen=True, slots=True)
+class Promise:
+    """Put a promise on disk; `promised` takes the outcome."""
+
+    epoch: int
+    candidate: int
+
+
+@dataclass(frozen=True, slots=True)
+class Open:
+    """Take the log over and lead; `opened` or `closed` takes the outcome."""
+
+    record: GroupRecord
+
+
+@dataclass(frozen=True, slots=True)
+class Close:
+    """Give the log back; `closed` follows."""
+
+    why: str
+
+
+Action = AskSuspicions | AskSeals | Swap | Promise | Open | Close
+
+
+def silent_s(member: int) -> float:
+    """Return how long a member hears no leader before it stands, in seconds."""
+    return SILENT_S * (1 - SPREAD + 2 * SPREAD * (member * 5 % 11) / 10)
+
+
+@dataclass(slots=True)
+class Election:
+    """The machine of one member.
+
+    Every event returns what is to be done. After `Swap`, `Promise`, `Open` and `Close` the one that asked
+    waits for the outcome; there is no more than one of them under way. Questions may stay without an answer.
+
+    Attributes:
+        member: its id.
+        configured: ids of those that vote in a group which is still to be made, its own among them.
+        record, revision: as the coordinator has told last.
+        known_epoch: the highest that was heard of.
+        why: the last reason why it does not stand or lead, for people.
+    """
+
+    member: int
+    configured: frozenset[int]
+    state: State = State.FOLLOWING
+    record: GroupRecord | None = None
+    revision: int = -1  # before the coordinator has told
+    known_epoch: int = 0
+    why: str = ""
+    since: float = float("-inf")  # of the state
+    quiet_since: float = float("-inf")  # what was heard before counts as heard then
+    sealed_at: float = float("-inf")  # when we promised ourselves to another member
+    preferred_at: float = float("-inf")  # when the record began to prefer another member
+    asked_at: float = float("-inf")
+    trigger: str = ""  # why it stands
+    suspicions: dict[int, Suspicion] = field(default_factory=dict)
+    seals: dict[int, SealAnswer] = field(default_factory=dict)
+    candidacy: GroupRecord | None = None  # what it swaps in, then what it gathers seals for
+
+    @property
+    def epoch(self) -> int:
+        """The epoch that it leads, or wants to."""
+        return self.candidacy.epoch if self.candidacy is not None else 0
+
+    @property
+    def leads(self) -> bool:
+        """Whether it leads, or opens its log to."""
+        return self.state in (State.OPENING, State.LEADING)
+
+    @property
+    def owns_log(self) -> bool:
+        """Whether the broker has the log, so that no promise can be made."""
+        return self.state in (State.OPENING, State.LEADING, State.CLOSING)
+
+    # Events
+
+    def begin(self, now: float) -> None:
+        """The process has started."""
+        self.quiet_since = self.since = now
+
+    def tick(self, facts: Facts) -> list[Action]:
+        """Time has passed; to be called every `ASK_APART_S` or sooner."""
+        if self.state is State.GATHERING:
+            return self.gather(facts)
+        if self.state is State.FOLLOWING:
+            return self.consider(facts)
+        if self.state is State.ASKING:
+            return self.ask(facts)
+        if self.state is State.SEALING:
+            return self.ask_seals(facts)
+        return []
+
+    def learned(self, record: GroupRecord | None, revision: int, facts: Facts) -> list[Action]:
+        """The coordinator has told the record, or that there is none."""
+        if record is None:
+            if self.record is None:
+                self.revision = 0
+            else:
+                self.why = "the coordinator has lost the record of the group: give it its file back"
+            return []
+        if self.record is not None and revision <= self.revision:
+            return []
+        self.take(record, revision, facts.now)
+        if self.state is State.LEADING and (record.epoch, record.leader) != (self.epoch, self.member):
+            return self.close(f"the coordinator names member {record.leader} in epoch {record.epoch}")
+        asking = self.state is State.ASKING and record.leader != NOBODY  # else somebody has resigned
+        if asking or (self.state is State.SEALING and record.epoch > self.epoch):
+            self.follow(facts.now, f"member {record.leader} stands in epoch {record.epoch}")
+        if self.state is State.GATHERING:
+            self.follow(facts.now, "the group was made")
+        return []
+
+    def suspected(self, answer: Suspicion, facts: Facts) -> list[Action]:
+        """A member has answered what it hears."""
+        self.note_epoch(answer.epoch)
+        if self.state not in (State.GATHERING, State.ASKING):
+            return []
+        self.suspicions[answer.member] = answer
+        record = self.record
+        if self.state is State.GATHERING or record is None:
+            return self.gather(facts)
+        if answer.member == record.leader and not answer.silent and answer.epoch >= record.epoch:
+            self.follow(facts.now, f"member {answer.member} leads, or is about to")
+            return []
+        return self.ask(facts)
+
+    def swapped(
+        self, done: bool, record: GroupRecord | None, revision: int, facts: Facts
+    ) -> list[Action]:
+        """The coordinator has answered a swap; a swap whose outcome is not known was not done."""
+        if self.state is not State.SWAPPING:  # a resignation
+            if record is not None and revision > self.revision:
+                self.take(record, revision, facts.now)
+            return []
+        candidacy = self.candidacy
+        if record is not None:
+            self.take(record, revision, facts.now)
+        if not done or candidacy is None:
+            self.follow(facts.now, "another member was faster, or the coordinator did not answer")
+            return []
+        if candidacy.epoch <= facts.promised:
+            self.follow(facts.now, f"epoch {facts.promised} was promised meanwhile")
+            return []
+        self.go(State.SEALING, facts.now)
+        self.seals, self.asked_at = {}, float("-inf")
+        return [Promise(candidacy.epoch, self.member), *self.ask_seals(facts)]
+
+    def promised(self, answer: SealAnswer, facts: Facts) -> list[Action]:
+        """Our own promise is on disk, or could not be made."""
+        if self.state is not State.SEALING or answer.promised != self.epoch:
+            return []
+        if not answer.sealed or answer.promised_to != self.member:
+            self.follow(facts.now, answer.why or "our own promise could not be put on disk")
+            return []
+        self.seals[self.member] = answer
+        return self.ask_seals(facts)
+
+    def sealed(self, answer: SealAnswer, facts: Facts) -> list[Action]:
+        """A member has answered a request for its seal."""
+        self.note_epoch(answer.promised)
+        if self.state is not State.SEALING:
+            return []
+        if answer.promised > self.epoch:
+            self.follow(facts.now, f"member {answer.member} has promised epoch {answer.promised}")
+            return []
+        if answer.sealed and (answer.promised, answer.promised_to) == (self.epoch, self.member):
+            self.seals[answer.member] = answer
+            return self.look_at_seals(facts)
+        self.why = f"member {answer.member}: {answer.why}"
+        return []
+
+    def opened(self, facts: Facts) -> list[Action]:
+        """The log is ours, and our epoch begun in it."""
+        self.go(State.LEADING, facts.now)
+        self.why = ""
+        if self.known_epoch > self.epoch:
+            return self.close(f"epoch {self.known_epoch} was heard of")
+        record = self.record
+        if record is not None and (record.epoch, record.leader) != (self.epoch, self.member):
+            return self.close(f"the coordinator names member {record.leader} in epoch {record.epoch}")
+        return []
+
+    def closed(self, facts: Facts, why: str = "") -> list[Action]:
+        """The log is given back, or could not be opened."""
+        self.follow(facts.now, why or self.why)
+        return []
+
+    def heard_epoch(self, epoch: int) -> list[Action]:
+        """A higher epoch may have been heard of: from a member's stream, a nameserver, a request."""
+        self.note_epoch(epoch)
+        if self.state is State.LEADING and epoch > self.epoch:
+            return self.close(f"epoch {epoch} was heard of")
+        return []
+
+    def asked_to_seal(self, epoch: int, candidate: int, facts: Facts) -> tuple[str, list[Action]]:
+        """A candidate asks for a seal.
+
+        Returns:
+            Why there is none now, "" where the promise is to be made (`Promise` is among the actions, or the
+            promise is on disk already); and what is to be done.
+        """
+        if epoch < facts.promised or (
+            epoch == facts.promised and facts.promised_to not in (candidate, NOBODY)
+        ):
+            return f"epoch {facts.promised} is promised to member {facts.promised_to}", []
+        if self.state is State.CLOSING or (self.state is State.OPENING and epoch > self.epoch):
+            self.note_epoch(epoch)
+            return "it gives its log back", []
+        if self.state is State.LEADING:
+            if epoch <= self.epoch:
+                return f"it leads epoch {self.epoch}", []
+            return "it gives its log back", self.heard_epoch(epoch)
+        if self.state is State.OPENING:
+            return f"it is about to lead epoch {self.epoch}", []
+        self.note_epoch(epoch)
+        if self.state is State.SEALING and epoch <= self.epoch:
+            return f"it stands in epoch {self.epoch} itself", []
+        self.follow(facts.now, f"member {candidate} stands in epoch {epoch}")
+        self.sealed_at = facts.now
+        if (epoch, candidate) == (facts.promised, facts.promised_to):
+            return "", []
+        return "", [Promise(epoch, candidate)]
+
+    def resign(self, prefer: int, facts: Facts) -> list[Action]:
+        """Let another member lead; to be called when it holds all that ours does, and we take no sends."""
+        if self.state is not State.LEADING or self.record is None:
+            return []
+        swap = Swap(self.record.resigned(prefer), self.revision)
+        return [swap, *self.close(f"member {prefer} is to lead")]
+
+    # Standing
+
+    def silent(self, facts: Facts) -> str:
+        """Return why we hear no leader; "" while there is, or may be, one."""
+        if self.leads or self.state in (State.SWAPPING, State.SEALING):
+            return ""
+        record, now = self.record, facts.now
+        if record is None:
+            return "there is no record of the group"
+        promised_lately = now - self.sealed_at < OPENING_S
+        if record.leader == NOBODY and (record.epoch >= facts.promised or not promised_lately):
+            return "the leader has resigned"
+        if not facts.connected and facts.leaderless and not promised_lately:
+            return f"member {record.leader} is gone"
+        quiet = now - max(facts.heard_at, self.quiet_since)
+        return f"member {record.leader} is silent for {quiet:.1f} s" if quiet >= silent_s(self.member) else ""
+
+    def consider(self, facts: Facts) -> list[Action]:
+        """Stand where it has to be."""
+        record = self.record
+        if self.revision < 0 or not facts.seat:
+            return []
+        if record is None:
+            if facts.group:
+                self.why = (
+                    f"the coordinator has no record of group {facts.group}, which this store belongs to: give it"
+                    " its file back"
+                )
+            elif self.member in self.configured:
+                self.go(State.GATHERING, facts.now)
+                self.suspicions, self.asked_at = {}, float("-inf")
+                return self.gather(facts)
+            return []
+        if not self.may_stand(record, facts):
+            return []
+        self.trigger = self.silent(facts)
+        if not self.trigger:
+            return []
+        if record.prefer not in (NOBODY, self.member) and facts.now - self.preferred_at < PREFER_S:
+            return []
+        self.go(State.ASKING, facts.now)
+        self.suspicions, self.asked_at, self.candidacy = {}, float("-inf"), None
+        return self.ask(facts)
+
+    def may_stand(self, record: GroupRecord, facts: Facts) -> bool:
+        """Return whether we may lead at all; `why` says why not."""
+        if facts.group not in ("", record.group):
+            self.why = f"this store belongs to group {facts.group}, the coordinator's record is of {record.group}"
+        elif not record.electable(self.member, facts.seat):
+            self.why = f"the store of member {self.member} is not the one that votes: it only follows"
+        elif not facts.votes:
+            self.why = "this member may have lost what it acknowledged: it votes again once it has all that is committed"
+        elif record.paused:
+            self.why = "elections are paused"
+        else:
+            return True
+        return False
+
+    def ask(self, facts: Facts) -> list[Action]:
+        """Ask the others what they hear, and stand once enough of them hear no leader."""
+        record, now = self.record, facts.now
+        assert record is not None
+        if not (trigger := self.silent(facts)) or not self.may_stand(record, facts):
+            self.follow(now, self.why)
+            self.quiet_since = float("-inf")  # nothing was heard that would have to be waited for
+            return []
+        self.trigger = trigger
+        quiet = {member for member, answer in self.suspicions.items() if answer.silent}
+        better = [
+            member
+            for member, answer in self.suspicions.items()
+            if answer.votes
+            and record.electable(member, answer.seat)
+            and (answer.last_epoch, answer.log_end) > facts.position
+        ]
+        waits = bool(better) and now - self.since < BETTER_S and record.prefer != self.member
+        if not waits and enough(record, quiet | {self.member}):
+            return self.stand(record, facts)
+        if now - self.asked_at < ASK_APART_S:
+            return []
+        self.asked_at = now
+        return [AskSuspicions(tuple(sorted(record.members - {self.member})))]
+
+    def stand(self, record: GroupRecord, facts: Facts) -> list[Action]:
+        """Have the coordinator name us in a new epoch."""
+        epoch = max(record.epoch, facts.promised, self.known_epoch, facts.last_epoch) + 1
+        if epoch > EPOCH_MAX:
+            self.follow(facts.now, f"epoch {epoch - 1} is the last there can be")
+            return []
+        self.candidacy = record.led_by(self.member, epoch, at_ms=facts.wall_ms, why=self.trigger)
+        self.go(State.SWAPPING, facts.now)
+        return [Swap(self.candidacy, self.revision)]
+
+    # A group that is still to be made
+
+    def gather(self, facts: Facts) -> list[Action]:
+        """Make the group once all that are to vote have told their stores, if ours is the best log."""
+        known = {member: answer for member, answer in self.suspicions.items() if member in self.configured}
+        missing = self.configured - {self.member} - known.keys()
+        foreign = [answer for answer in known.values() if answer.group]
+        if foreign:
+            self.why = f"member {foreign[0].member} belongs to group {foreign[0].group} already"
+        elif missing or not all(answer.seat for answer in known.values()):
+            self.why = f"the group is made once all its members are there; missing: {numbers(missing)}"
+        else:
+            best = max(
+                ((answer.last_epoch, answer.log_end, -member) for member, answer in known.items()),
+                default=(-1, -1, 0),
+            )
+            if (*facts.position, -self.member) > best:
+                return self.found(known, facts)
+            self.why = f"member {-best[2]} is to make the group: its log goes on furthest"
+        if facts.now - self.asked_at < ASK_APART_S:
+            return []
+        self.asked_at = facts.now
+        return [AskSuspicions(tuple(sorted(self.configured - {self.member})))]
+
+    def found(self, known: dict[int, Suspicion], facts: Facts) -> list[Action]:
+        """Have the coordinator take a first record."""
+        seats = {member: answer.seat for member, answer in known.items()} | {self.member: facts.seat}
+        voters: Voters = tuple(sorted(seats.items()))
+        epoch = max(facts.promised, facts.last_epoch, *(answer.last_epoch for answer in known.values()), 0) + 1
+        record = GroupRecord(
+            group=group_of(voters), epoch=epoch, leader=self.member, voters=voters, acks=majority(len(voters))
+        )
+        self.candidacy = record.led_by(self.member, epoch, at_ms=facts.wall_ms, why="the group was made")
+        self.go(State.SWAPPING, facts.now)
+        return [Swap(self.candidacy, 0)]
+
+    # Seals
+
+    def ask_seals(self, facts: Facts) -> list[Action]:
+        """Ask for the seals that are missing; give up after a while."""
+        candidacy = self.candidacy
+        assert candidacy is not None
+        if facts.now - self.since > SEALING_S:
+            self.follow(facts.now, f"too few sealed epoch {candidacy.epoch}: {numbers(self.seals)}; {self.why}")
+            return []
+        if actions := self.look_at_seals(facts):
+            return actions
+        if self.state is not State.SEALING or facts.now - self.asked_at < ASK_APART_S:
+            return []
+        self.asked_at = facts.now
+        missing = candidacy.members - self.seals.keys() - {self.member}
+        return [AskSeals(tuple(sorted(missing)), candidacy.epoch)]
+
+    def look_at_seals(self, facts: Facts) -> list[Action]:
+        """Lead, or resign, once there are enough seals (R2, R4, R10)."""
+        candidacy = self.candidacy
+        assert candidacy is not None
+        if self.member not in self.seals or not self.sealed_by(candidacy):
+            return []
+        best = max(
+            (
+                seal
+                for seal in self.seals.values()
+                if seal.member == self.member or (seal.votes and candidacy.electable(seal.member, seal.seat))
+            ),
+            key=lambda seal: (seal.last_epoch, seal.log_end, seal.member == self.member),
+        )
+        if best.member == self.member:
+            self.go(State.OPENING, facts.now)
+            return [Open(candidacy)]
+        self.follow(facts.now, f"the log of member {best.member} goes on further")
+        return [Swap(candidacy.resigned(best.member), self.revision)]
+
+    def sealed_by(self, record: GroupRecord) -> bool:
+        """Return whether enough voters, and enough of the prior ones, have sealed with their stores (R9a)."""
+        seals = {(member, seal.seat) for member, seal in self.seals.items() if seal.votes}
+        return (
+            len(seals.intersection(record.voters)) >= record.seals
+            and len(seals.intersection(record.prior)) >= record.prior_seals
+        )
+
+    # Steps
+
+    def go(self, state: State, now: float) -> None:
+        self.state, self.since = state, now
+
+    def follow(self, now: float, why: str) -> None:
+        """Follow whoever leads; silence is counted anew."""
+        if self.state is not State.FOLLOWING:
+            self.go(State.FOLLOWING, now)
+        self.why, self.quiet_since, self.candidacy = why, now, None
+
+    def close(self, why: str) -> list[Action]:
+        """Stop leading."""
+        self.state, self.why = State.CLOSING, why
+        return [Close(why)]
+
+    def note_epoch(self, epoch: int) -> None:
+        """Note an epoch that somebody else has named."""
+        self.known_epoch = max(self.known_epoch, min(epoch, self.known_epoch + EPOCH_STEP_MAX))
+
+    def take(self, record: GroupRecord, revision: int, now: float) -> None:
+        """Take the coordinator's record."""
+        before, self.record, self.revision = self.record, record, revision
+        self.known_epoch = max(self.known_epoch, record.epoch)
+        if before is None or (before.epoch, before.prefer) != (record.epoch, record.prefer):
+            self.preferred_at = now
+
+
+def enough(record: GroupRecord, quiet: Collection[int]) -> bool:
+    """Return whether so many hear no leader that an election can succeed."""
+    voters = sum(member in quiet for member, _ in record.voters)
+    prior = sum(member in quiet for member, _ in record.prior)
+    return voters >= record.seals and prior >= record.prior_seals
+
+
+def group_of(voters: Voters) -> str:
+    """Return the uuid of a group that is made of these stores, which have uuids of their own."""
+    mixed = 0
+    for member, seat in voters:
+        mixed = (mixed * 1_000_003 + member * 0x9E3779B97F4A7C15 + int(seat, 16)) % (1 << 128)
+    return f"{mixed:032x}"
+
+
+def numbers(members: Collection[int]) -> str:
+    """Return ids for people."""
+    return ", ".join(map(str, sorted(members))) or "none"
+
