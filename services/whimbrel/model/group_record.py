@@ -164,7 +164,7 @@ class GroupRecord:
             prefer=number(fields, "prefer", NOBODY, MEMBER_MAX),
             voters=voters_of(fields.get("voters")),
             acks=number(fields, "acks", 1, VOTERS_MAX),
-            prior=voters_of(prior["voters"]) if prior else (),
+            prior=voters_of(prior.get("voters")) if prior else (),
             prior_acks=number(prior, "acks", 1, VOTERS_MAX) if prior else 0,
             paused=bool(fields.get("paused", False)),
             history=tuple(turn_of(turn) for turn in fields.get("history", []))[:HISTORY_MAX],

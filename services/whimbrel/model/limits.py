@@ -18,6 +18,7 @@ __all__ = [
     "INVISIBLE_MS_MAX",
     "INVISIBLE_MS_MIN",
     "LEASE_S_DEFAULT",
+    "LOG_END_MAX",
     "MESSAGE_GROUP_BYTES_MAX",
     "POLL_MS_MAX",
     "PROPERTIES_COUNT_MAX",
@@ -83,6 +84,8 @@ DEAD_LETTERS_MAX = 16
 # gRPC messages
 RPC_MESSAGE_BYTES_MAX = 130 * 1024 * 1024  # RocketMQ: 32 bodies of 4 MiB and 2 MiB for the rest
 BULK_RESPONSE_BYTES_MAX = 8 << 20  # brokers send frames of 1 MiB, and a larger record alone
+
+LOG_END_MAX = 1 << 62  # bytes; a log that grows by 100 GB/s for a year is shorter
 
 # Registration with nameservers. RocketMQ: 120 s and 30 s; here four renewals may be lost before a broker is
 # taken for dead.

@@ -9,7 +9,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from whimbrel.errors import BadRequest
-from whimbrel.model.limits import GROUP_CHARS_MAX, ROUTE_QUEUES_MAX
+from whimbrel.model.elections import check_epoch, check_member_id
+from whimbrel.model.group_record import VOTERS_MAX
+from whimbrel.model.limits import GROUP_CHARS_MAX, LOG_END_MAX, ROUTE_QUEUES_MAX
 from whimbrel.model.names import BROKER_NAME, GROUP_TOPIC_PREFIXES, check_broker_name
 from whimbrel.model.route import Endpoint, check_host
 from whimbrel.model.topic import DataVersion, Permission, TableChange, TopicConfig
@@ -30,7 +32,6 @@ __all__ = [
 BrokerRole = Literal["master", "slave"]
 
 BROKER_ID_MAX = 2**31 - 1
-LOG_END_MAX = 2**62  # a log that grows by 100 GB/s for a year is shorter
 INSTANCE_CHARS_MAX = 64
 # A group's retry topic has the group's name in it.
 TOPIC_NAME_CHARS_MAX = GROUP_CHARS_MAX + max(map(len, GROUP_TOPIC_PREFIXES))
@@ -123,11 +124,15 @@ def check_broker(
     ha_address: str,
     hosts: dict[str, str],
     instance: str,
+    epoch: int = 0,
+    member_id: int = 0,
+    voters: int = 0,
 ) -> None:
     """Raise BadRequest unless a broker may register so.
 
     Args:
         cluster, name, broker_id, master, port, ha_address, instance: see `BrokerFacts`.
+        epoch, member_id, voters: as well.
         hosts: fields that hold a host, by their names; each may be empty.
     """
     try:
@@ -148,6 +153,12 @@ def check_broker(
         )
     if len(instance) > INSTANCE_CHARS_MAX or not instance.isprintable():
         raise BadRequest(f"instance_id: at most {INSTANCE_CHARS_MAX} characters, none of them for control")
+    check_epoch("epoch", epoch)
+    check_member_id("member_id", member_id)
+    if not 0 <= voters <= VOTERS_MAX:
+        raise BadRequest(f"{voters} voters: a group has at most {VOTERS_MAX}")
+    if voters and not member_id:
+        raise BadRequest("a broker of a group that elects its leader names its member_id, which is above 0")
 
 
 def check_log(begin: int, end: int) -> None:
@@ -179,6 +190,8 @@ def check_queue_counts(read_queues: int, write_queues: int, permission: int) -> 
 
 def check_member(member: Member) -> None:
     """Raise BadRequest unless a nameserver may report such a member."""
+    check_epoch("epoch", member.epoch)
+    check_member_id("member_id", member.member_id)
     try:
         Endpoint.parse(member.address)
         if member.ha_address:

@@ -67,6 +67,7 @@ def test_a_prior_voter_may_lead_and_a_replaced_store_may_not() -> None:
         ({"acks": 1}, "more than half"),
         ({"acks": 4}, "more than half"),
         ({"prior": {"voters": {"1": SEATS[1]}}}, "acks"),
+        ({"prior": {"acks": 1}}, "voters"),
         ({"prior": [1]}, "prior"),
         ({"history": [1]}, "history"),
         ({"history": [{"epoch": 1, "leader": 1, "at_ms": 1}]}, "why"),

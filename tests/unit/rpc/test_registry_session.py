@@ -46,6 +46,9 @@ def test_a_topic_that_nameservers_refuse_takes_no_other_one_along(caplog: pytest
         {"address": "h\x1b[2J:1"},
         {"address": "h:1", "log_end": -1},
         {"address": "h:1", "log_end": 2**62 + 1},
+        {"address": "h:1", "epoch": -1},
+        {"address": "h:1", "epoch": 2**31},
+        {"address": "h:1", "member_id": 64},
     ],
 )
 def test_a_member_that_can_t_be_is_left_out(bad: dict[str, Any]) -> None:
@@ -100,3 +103,15 @@ def test_the_whole_table_goes_where_a_change_would_not_do(
 def test_a_renewal_without_news_tells_no_topics() -> None:
     request = session_request(LATER, "ns", LATER, takes_changes=True)
     assert not request.topics_included and not request.HasField("change_base")
+
+
+def test_what_a_group_elects_is_told_and_read() -> None:
+    elected = replace(FACTS, epoch=7, member_id=2, voters=3)
+    registration = session_request(elected, "ns", None).registration
+    assert (registration.epoch, registration.member_id, registration.voters) == (7, 2, 3)
+    # A member that becomes leader does so in the same session.
+    again = session_request(replace(elected, epoch=8), "ns", elected)
+    assert again.registration.epoch == 8
+    response = pb.SessionResponse()
+    response.members.add(broker_id=3, address="10.0.0.2:8092", epoch=7, member_id=3)
+    assert [(member.epoch, member.member_id) for member in read_update(response).members] == [(7, 3)]

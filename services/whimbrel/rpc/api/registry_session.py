@@ -71,6 +71,9 @@ def registration_of(facts: BrokerFacts, nameserver_host: str) -> registry.Regist
         nameserver_host=nameserver_host,
         host_name=facts.host_name,
         instance_id=facts.instance,
+        epoch=facts.epoch,
+        member_id=facts.member_id,
+        voters=facts.voters,
     )
 
 
@@ -203,6 +206,8 @@ def members_of(response: registry.SessionResponse) -> Iterator[Member]:
             ha_address=reported.ha_address,
             log_begin=reported.log_begin,
             log_end=reported.log_end,
+            epoch=reported.epoch,
+            member_id=reported.member_id,
         )
         with contextlib.suppress(BadRequest):
             check_member(member)

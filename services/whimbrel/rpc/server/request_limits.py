@@ -35,6 +35,8 @@ from whimbrel.model.wire import (
     ADMIN_SERVICE,
     BULK_SERVICE,
     DEAD_LETTER_SERVICE,
+    ELECTION_SERVICE,
+    GROUP_SERVICE,
     MESSAGING_SERVICE,
     REGISTRY_SERVICE,
     REPLICA_SERVICE,
@@ -180,6 +182,8 @@ LIMITS: dict[str, Allowed] = {
             ),
         },
     ),
+    **rows(GROUP_SERVICE, "Read Swap", {}),
+    **rows(ELECTION_SERVICE, "Suspect Seal", {}),
     **rows(REPLICA_SERVICE, "WatchMetadata Introduce", {"SyncLeases": LEASE_ENTRIES}),
     **dict.fromkeys(
         (
