@@ -1,0 +1,293 @@
+"""`STORE/whimbrel/seat`: what a member of a group that elects its leader must never forget.
+
+Two slots, written in turn: change number n goes into slot n % 2, by one write and one fdatasync. The valid
+slot with the greater number counts. So a write that was cut short leaves the seat as it was before; it was
+not answered for. Each slot is one sector in a page of its own, and no write touches the other slot.
+
+    at             of a slot, which is 512 bytes; numbers are little-endian
+      0  8 bytes   tag "whimseat"
+      8  u32       version of the layout, 1
+     12  u32       flags: 1 the member may vote, 2 a cut is under way
+     16  i64       number of the change, 0 when the seat is made
+     24  16 bytes  uuid of the seat, drawn when it is made: another store, another seat
+     40  16 bytes  uuid of the group; zeros before there is one
+     56  16 bytes  boot id of the machine when the log was last opened; zeros before
+     72  i32       member id, 1 to 63
+     76  i32       newest epoch that the member has promised itself to; 0 for none
+     80  i32       to which candidate; 0 for nobody
+     84  4 bytes   zeros
+     88  i64       floor: the log below was known to be on disk at the last change
+     96  i64       where the cut that is under way begins
+    104  i64       end of the log before it
+    112            zeros
+    508  u32       CRC-32 of all that stands before
+
+    0     slot of even numbers
+    4096  slot of odd numbers; behind each, zeros up to the end of its page
+
+The file gets its name with its first slot on disk. So a file without a valid slot is damaged, and never new:
+a member that has forgotten its promises would break them. A slot that was confirmed and is damaged later
+looks like one that was cut short, and the change before it counts: a disk that does this to a sector that it
+has confirmed is beyond what elections are safe against, and `load` warns of it.
+
+Only the replicator writes. Who else reads meanwhile finds the last change or the one before.
+"""
+
+import logging
+import os
+import re
+import struct
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from whimbrel.errors import StoreError
+from whimbrel.machine import FILES, Files
+
+__all__ = ["MEMBER_MAX", "SEAT_FILE", "Seat", "SeatFile", "draw_uuid", "may_vote"]
+
+logger = logging.getLogger(__name__)
+
+SEAT_FILE: Final = Path("whimbrel") / "seat"  # in a store directory
+MEMBER_MAX: Final = 63  # six bits of a lease's serial
+EPOCH_MAX: Final = (1 << 31) - 1
+OFFSET_MAX: Final = (1 << 63) - 1
+
+SLOT: Final = struct.Struct("<8sIIq16s16s16siii4xqqq")
+SEAL: Final = struct.Struct("<I")
+SLOT_BYTES: Final = 512
+PLACES: Final = (0, 4096)
+FILE_BYTES: Final = 8192
+TAG: Final = b"whimseat"
+VERSION: Final = 1
+VOTES, CUTTING = 1, 2
+UUID = re.compile(r"[0-9a-f]{32}")
+NONE = bytes(16)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seat:
+    """What a member remembers.
+
+    Attributes:
+        uuid: of the seat, 32 hex digits.
+        group: uuid of the group, 32 hex digits; "" before there is one.
+        member: its id in the group, 1 to 63.
+        promised: the newest epoch that it has promised itself to, 0 for none.
+        promised_to: the candidate of that epoch, 0 for nobody.
+        votes: False after it may have lost something that it had acknowledged.
+        boot: boot id of the machine when the log was last opened, 32 hex digits; "" before.
+        floor: the log below this offset was known to be on disk at the last change.
+        cut: the log is being cut at the first offset, and ended at the second; None when it is not.
+
+    Raises:
+        ValueError: no seat can have such values.
+    """
+
+    uuid: str
+    group: str = ""
+    member: int
+    promised: int = 0
+    promised_to: int = 0
+    votes: bool = True
+    boot: str = ""
+    floor: int = 0
+    cut: tuple[int, int] | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse what no seat can have."""
+        for what, text in (("uuid", self.uuid), ("group", self.group), ("boot", self.boot)):
+            empty = not text and what != "uuid"
+            if not empty and (not UUID.fullmatch(text) or text == NONE.hex()):
+                raise ValueError(f"a seat's {what} has 32 hex digits, not {text[:40]!r}")
+        if not 1 <= self.member <= MEMBER_MAX or not 0 <= self.promised_to <= MEMBER_MAX:
+            raise ValueError(f"members have ids from 1 to {MEMBER_MAX}: {self.member}, {self.promised_to}")
+        if not 0 <= self.promised <= EPOCH_MAX:
+            raise ValueError(f"epochs are 0 to {EPOCH_MAX}, not {self.promised}")
+        begin, end = self.cut or (0, 0)
+        if not 0 <= self.floor <= OFFSET_MAX or not 0 <= begin <= end <= OFFSET_MAX:
+            raise ValueError(f"a log can't have a floor of {self.floor}, or be cut from {begin} to {end}")
+
+
+def draw_uuid(random: Callable[[int], bytes] = os.urandom) -> str:
+    """Return the uuid of a new seat; `random` returns so many bytes that nobody else draws."""
+    return random(16).hex()
+
+
+def may_vote(seat: Seat, *, end: int, boot: str, clean: bool, flush: str) -> bool:
+    """Return whether a member that has just opened its log still holds all that it ever acknowledged.
+
+    One that may have lost some of it promises nothing to a candidate, and its acknowledgements do not count,
+    until a leader has filled the gap.
+
+    Args:
+        seat: as it was before this start.
+        end: of the log, as recovery has found it.
+        boot: boot id of the machine now.
+        clean: the log was closed in order when it was last open.
+        flush: the setting: under `async` what was acknowledged may have been in the page cache only, which a
+            new boot has lost.
+    """
+    if not seat.votes or end < seat.floor:
+        return False
+    return seat.boot == boot or clean or flush != "async"
+
+
+class SeatFile:
+    """The seat of one store; its only writer has one such object for as long as it runs.
+
+    Attributes:
+        saved: what this object has put on disk last, None before its first `save`. What `load` returns may
+            be in the page cache only, where a sync has failed in an earlier process of this boot: nothing may
+            be answered from it before it was saved once.
+        failed: why nothing can be saved any more, "" while it can.
+    """
+
+    __slots__ = ("failed", "files", "number", "path", "saved")
+
+    def __init__(self, root: Path, files: Files = FILES) -> None:
+        self.path, self.files = root / SEAT_FILE, files
+        self.number = -1  # of the change that counts; -1: there is no file, or it was not read yet
+        self.saved: Seat | None = None
+        self.failed = ""
+
+    def load(self) -> Seat | None:
+        """Return what the file says; None without a file.
+
+        Raises:
+            StoreError: it is damaged, of a later version, or can't be read; or a `save` has failed before.
+        """
+        if self.failed:
+            raise StoreError(self.failed)
+        try:
+            if not self.files.exists(self.path):
+                return None
+            data = self.files.read_bytes(self.path)
+        except OSError as error:
+            raise StoreError(
+                f"{self.path} can't be read: {error}; see to the disk, then start again"
+            ) from error
+        slots = [data[at : at + SLOT_BYTES] for at in PLACES]
+        found = [one for place, slot in enumerate(slots) if (one := self.decode(slot, place)) is not None]
+        if not found:
+            raise StoreError(
+                f"{self.path} is damaged, and with it what this member has promised: do not remove it, since"
+                " a member without its promises could vote twice in one epoch; move the whole store away and"
+                " begin with an empty one, which then has to be made a voter anew"
+            )
+        if len(found) < sum(bool(slot.strip(b"\0")) for slot in slots):
+            logger.warning(
+                "%s: one of its two slots is not whole, as after a power loss while it was written; what the"
+                " other one says counts, change %d",
+                self.path,
+                found[0][0],
+            )
+        self.number, seat = max(found, key=lambda one: one[0])
+        return seat
+
+    def decode(self, slot: bytes, place: int) -> tuple[int, Seat] | None:
+        """Return a slot's number and seat, None when it is not valid.
+
+        Raises:
+            StoreError: another version has written it.
+        """
+        if len(slot) != SLOT_BYTES or SEAL.pack(zlib.crc32(slot[: -SEAL.size])) != slot[-SEAL.size :]:
+            return None
+        tag, version, flags, number, uuid, group, boot, *numbers = SLOT.unpack_from(slot)
+        member, promised, promised_to, floor, begin, end = numbers
+        if tag != TAG:
+            return None
+        if version != VERSION:
+            raise StoreError(
+                f"{self.path} was written by another version (layout {version}, this one knows {VERSION}):"
+                " start that version"
+            )
+        if number < 0 or number % len(PLACES) != place:
+            return None
+        try:
+            seat = Seat(
+                uuid=uuid.hex(),
+                group="" if group == NONE else group.hex(),
+                member=member,
+                promised=promised,
+                promised_to=promised_to,
+                votes=bool(flags & VOTES),
+                boot="" if boot == NONE else boot.hex(),
+                floor=floor,
+                cut=(begin, end) if flags & CUTTING else None,
+            )
+        except ValueError:
+            return None
+        return number, seat
+
+    def save(self, seat: Seat) -> None:
+        """Write a change, and wait until it is on disk; the first one makes the file, or its name durable.
+
+        After an error nobody knows which of two seats is on disk: no later call of this object succeeds, and
+        the process must not answer from either. The next process reads what is there.
+
+        Raises:
+            StoreError: the disk refuses, or has refused before; or the file that is there is damaged.
+        """
+        if self.failed:
+            raise StoreError(self.failed)
+        if self.number < 0:
+            self.load()
+        number = self.number + 1
+        slot = encode(seat, number)
+        try:
+            if number:
+                self.write(slot, PLACES[number % len(PLACES)])
+            else:
+                self.create(slot)
+            if self.saved is None:  # a kill may have left names that are in the cache only
+                for directory in (self.path.parent, self.path.parent.parent):
+                    self.files.sync_directory(directory)
+        except OSError as error:
+            self.failed = (
+                f"{self.path} can't be written: {error}; what this member has promised is not known to be on"
+                " disk: see to the disk, then start this process again"
+            )
+            raise StoreError(self.failed) from error
+        self.number, self.saved = number, seat
+
+    def write(self, slot: bytes, place: int) -> None:
+        """Put a slot on disk, in place."""
+        fd = self.files.open(self.path, os.O_WRONLY | os.O_CLOEXEC)
+        try:
+            self.files.write_all(fd, slot, place)
+            self.files.fdatasync(fd)
+        finally:
+            self.files.close(fd)
+
+    def create(self, slot: bytes) -> None:
+        """Make the file with its first slot, which is on disk before it has its name; `save` syncs that."""
+        files, new = self.files, self.path.with_name(self.path.name + ".tmp")
+        files.make_directory(self.path.parent)
+        files.write_new(new, slot.ljust(FILE_BYTES, b"\0"))
+        files.rename(new, self.path)
+
+
+def encode(seat: Seat, number: int) -> bytes:
+    """Return the slot of a change."""
+    begin, end = seat.cut or (0, 0)
+    flags = VOTES * seat.votes | CUTTING * (seat.cut is not None)
+    fields = SLOT.pack(
+        TAG,
+        VERSION,
+        flags,
+        number,
+        bytes.fromhex(seat.uuid),
+        bytes.fromhex(seat.group) or NONE,
+        bytes.fromhex(seat.boot) or NONE,
+        seat.member,
+        seat.promised,
+        seat.promised_to,
+        seat.floor,
+        begin,
+        end,
+    )
+    data = fields.ljust(SLOT_BYTES - SEAL.size, b"\0")
+    return data + SEAL.pack(zlib.crc32(data))

@@ -1,0 +1,357 @@
+"""The seat on disk: its bytes, torn slots, refused syncs, crashes at every call; and who may vote (R9)."""
+
+import errno
+import logging
+import random
+import zlib
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from cachedisk import CacheDisk
+from crashkit import CrashScene, crash_everywhere
+from whimbrel.errors import StoreError
+from whimbrel.machine import Files
+from whimbrel.store.seat_file import SEAT_FILE, Seat, SeatFile, draw_uuid, may_vote
+
+UUID = "0123456789abcdef0123456789abcdef"
+GROUP = "00112233445566778899aabbccddeeff"
+BOOT = "f" * 32
+NEW = Seat(uuid=UUID, member=3)
+FULL = Seat(
+    uuid=UUID,
+    group=GROUP,
+    member=63,
+    promised=(1 << 31) - 1,
+    promised_to=2,
+    votes=False,
+    boot=BOOT,
+    floor=(1 << 63) - 1,
+    cut=(0x1122, 0x3344556677),
+)
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    (tmp_path / "whimbrel").mkdir()
+    return tmp_path
+
+
+def test_the_layout_is_as_the_module_draws_it(root: Path) -> None:
+    file = SeatFile(root)
+    file.save(NEW)
+    file.save(FULL)
+    data = (root / "whimbrel" / "seat").read_bytes()
+    first = bytes.fromhex(
+        "7768696d73656174" "01000000" "01000000" "0000000000000000"
+        "0123456789abcdef0123456789abcdef" + "00" * 32 + "03000000" "00000000" "00000000"
+    ).ljust(508, b"\0")  # fmt: skip
+    second = bytes.fromhex(
+        "7768696d73656174" "01000000" "02000000" "0100000000000000"
+        "0123456789abcdef0123456789abcdef" "00112233445566778899aabbccddeeff" + "ff" * 16 + "3f000000"
+        "ffffff7f" "02000000" "00000000" "ffffffffffffff7f" "2211000000000000" "7766554433000000"
+    ).ljust(508, b"\0")  # fmt: skip
+    assert len(data) == 8192
+    assert data[:512] == first + zlib.crc32(first).to_bytes(4, "little")
+    assert data[4096:4608] == second + zlib.crc32(second).to_bytes(4, "little")
+    assert not data[512:4096].strip(b"\0")
+    assert not data[4608:].strip(b"\0")
+
+
+def test_no_file_is_no_seat_and_the_last_change_counts(root: Path) -> None:
+    file = SeatFile(root)
+    assert file.load() is None
+    assert file.saved is None
+    for seat in (NEW, FULL, replace(FULL, cut=(0, 0)), replace(NEW, promised=7, promised_to=1), NEW):
+        file.save(seat)
+        assert file.saved == seat
+        assert SeatFile(root).load() == seat
+        assert SeatFile(root).saved is None, "another process has put nothing on disk yet"
+
+
+def test_another_process_goes_on_with_the_slot_that_is_the_older(root: Path) -> None:
+    for promised in range(1, 6):
+        SeatFile(root).save(replace(NEW, promised=promised))
+        data = (root / SEAT_FILE).read_bytes()
+        assert [int.from_bytes(data[at + 16 : at + 24], "little") for at in (0, 4096)] == [
+            (promised - 1) // 2 * 2,
+            max(promised // 2 * 2 - 1, 0),
+        ]
+
+
+def test_a_change_is_one_write_and_one_sync_and_the_first_one_makes_the_name_durable(root: Path) -> None:
+    calls: list[str] = []
+
+    class Noting(Files):
+        def pwrite(self, fd: int, data: object, position: int) -> int:
+            calls.append(f"write {len(data)} at {position}")  # type: ignore[arg-type]
+            return super().pwrite(fd, data, position)  # type: ignore[arg-type]
+
+        def fdatasync(self, fd: int) -> None:
+            calls.append("fdatasync")
+            super().fdatasync(fd)
+
+        def fsync(self, fd: int) -> None:
+            calls.append("fsync")
+            super().fsync(fd)
+
+        def rename(self, old: Path, new: Path) -> None:
+            calls.append(f"{old.name} to {new.name}")
+            super().rename(old, new)
+
+    file = SeatFile(root, Noting())
+    file.save(NEW)
+    assert calls == ["write 8192 at 0", "fsync", "seat.tmp to seat", "fsync", "fsync"]
+    calls.clear()
+    file.save(FULL)
+    file.save(NEW)
+    assert calls == ["write 512 at 4096", "fdatasync", "write 512 at 0", "fdatasync"]
+
+
+def patch(root: Path, at: int, data: bytes) -> None:
+    with (root / SEAT_FILE).open("r+b") as file:
+        file.seek(at)
+        file.write(data)
+
+
+@pytest.mark.parametrize("torn", [1, 16, 76, 511])
+def test_of_a_torn_slot_the_change_before_counts(
+    torn: int, root: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    file = SeatFile(root)
+    seats = [replace(FULL, promised=9 + number, uuid=draw_uuid(random.randbytes)) for number in range(4)]
+    for seat in seats:
+        file.save(seat)
+    before = (root / SEAT_FILE).read_bytes()[:512]
+    file.save(replace(FULL, promised=77))
+    after = (root / SEAT_FILE).read_bytes()[:512]
+    patch(root, 0, after[:torn] + before[torn:])
+    caplog.clear()
+    found = SeatFile(root).load()
+    same = after[:torn] == before[:torn]
+    assert found == seats[3], "slot 0 had seat 2 and was to have the fifth"
+    assert ("not whole" in caplog.text) != same
+    SeatFile(root).save(NEW)
+    assert SeatFile(root).load() == NEW, "it goes into the slot that is not whole"
+
+
+def test_a_seat_that_was_saved_once_has_no_slot_that_is_not_whole(
+    root: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    SeatFile(root).save(NEW)
+    with caplog.at_level(logging.WARNING):
+        SeatFile(root).load()
+    assert not caplog.text
+
+
+def swap_slots(root: Path) -> None:
+    data = (root / SEAT_FILE).read_bytes()
+    (root / SEAT_FILE).write_bytes(data[4096:] + data[:4096])
+
+
+def empty(root: Path) -> None:
+    (root / SEAT_FILE).write_bytes(b"")
+
+
+def of_zeros(root: Path) -> None:
+    (root / SEAT_FILE).write_bytes(bytes(8192))
+
+
+def flip_both(root: Path) -> None:
+    for at in (0, 4096):
+        data = (root / SEAT_FILE).read_bytes()
+        patch(root, at + 70, bytes((data[at + 70] ^ 4,)))
+
+
+def seal(root: Path, at: int, position: int, data: bytes) -> None:
+    """Change a slot and make its CRC fit."""
+    slot = bytearray((root / SEAT_FILE).read_bytes()[at : at + 508])
+    slot[position : position + len(data)] = data
+    patch(root, at, bytes(slot) + zlib.crc32(slot).to_bytes(4, "little"))
+
+
+def other_tags(root: Path) -> None:
+    for at in (0, 4096):
+        seal(root, at, 0, b"whimsyn1")
+
+
+def no_members(root: Path) -> None:
+    for at in (0, 4096):
+        seal(root, at, 72, bytes(4))
+
+
+@pytest.mark.parametrize("damage", [swap_slots, empty, of_zeros, flip_both, other_tags, no_members])
+def test_a_file_without_a_valid_slot_is_never_taken_for_a_new_seat(
+    damage: Callable[[Path], None], root: Path
+) -> None:
+    file = SeatFile(root)
+    file.save(NEW)
+    file.save(FULL)
+    damage(root)
+    before = (root / SEAT_FILE).read_bytes()
+    with pytest.raises(StoreError, match=r"seat is damaged, .*; move the whole store away and begin with an"):
+        SeatFile(root).load()
+    with pytest.raises(StoreError, match="seat is damaged"):
+        SeatFile(root).save(NEW)
+    assert (root / SEAT_FILE).read_bytes() == before
+
+
+def test_a_slot_of_a_later_version_is_refused(root: Path) -> None:
+    file = SeatFile(root)
+    file.save(NEW)
+    file.save(FULL)
+    seal(root, 4096, 8, b"\x02")
+    with pytest.raises(StoreError, match=r"another version .layout 2, this one knows 1.: start that version"):
+        SeatFile(root).load()
+
+
+def test_a_file_that_can_not_be_read_is_refused(root: Path) -> None:
+    (root / SEAT_FILE).mkdir()
+    with pytest.raises(StoreError, match=r"seat can't be read: .*; see to the disk"):
+        SeatFile(root).load()
+
+
+def test_after_a_failed_sync_this_process_saves_and_reads_nothing_more(root: Path) -> None:
+    disk = CacheDisk()
+    file = SeatFile(root, disk)
+    file.save(NEW)
+    disk.failing = {"whimbrel/seat": 1}
+    for _ in range(2):  # the disk would take the second one
+        with pytest.raises(
+            StoreError, match=r"can't be written: .*; what this member has promised is not known"
+        ):
+            file.save(replace(NEW, promised=5, promised_to=1))
+    with pytest.raises(StoreError, match="can't be written"):
+        file.load()
+    assert file.saved == NEW
+    after = SeatFile(root, disk)
+    assert after.load() in (NEW, replace(NEW, promised=5, promised_to=1))
+    after.save(replace(NEW, promised=6))
+    assert SeatFile(root, disk).load() == replace(NEW, promised=6)
+
+
+def test_a_full_disk_when_the_seat_is_made_leaves_none(root: Path) -> None:
+    class Full(Files):
+        def pwrite(self, fd: int, data: object, position: int) -> int:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    file = SeatFile(root, Full())
+    with pytest.raises(StoreError, match=r"can't be written: .*No space"):
+        file.save(NEW)
+    with pytest.raises(StoreError, match="No space"):
+        file.save(NEW)
+    assert SeatFile(root).load() is None
+
+
+ROOT = Path("/store")
+HISTORY = [NEW, *(replace(FULL, promised=number, promised_to=number) for number in range(1, 6)), NEW]
+
+
+class SeatScene(CrashScene):
+    """A member that saves one seat after the other.
+
+    Attributes:
+        done: how many saves have returned.
+    """
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(seed, ROOT)
+        self.host.disk.atom = 512
+        self.done = 0
+
+    def save_all(self) -> None:
+        file = SeatFile(ROOT, self.revive().files)
+        for seat in HISTORY:
+            file.save(seat)
+            self.done += 1
+
+    def check(self) -> None:
+        """What a save has returned for is there, or the one that was under way; and it goes on."""
+        file = SeatFile(ROOT, self.revive().files)
+        found = file.load()
+        states = [None, *HISTORY]
+        assert found == states[self.done] or found == states[min(self.done + 1, len(HISTORY))], self.done
+        file.save(FULL)
+        self.host.power_loss(share=0.0)
+        assert SeatFile(ROOT, self.revive().files).load() == FULL
+
+
+def test_a_crash_at_any_call_leaves_the_seat_before_or_the_new_one() -> None:
+    calls = crash_everywhere(SeatScene, lambda scene: None, SeatScene.save_all, SeatScene.check, seeds=5)
+    assert calls > 4 * len(HISTORY)
+
+
+def test_a_slot_torn_within_its_sector_loses_no_confirmed_change() -> None:
+    def make(seed: int) -> SeatScene:
+        scene = SeatScene(seed)
+        scene.host.disk.atom = 16
+        return scene
+
+    crash_everywhere(make, lambda scene: None, SeatScene.save_all, SeatScene.check, seeds=6)
+
+
+@pytest.mark.parametrize("nth", range(1, 8))
+def test_a_sync_that_fails_at_a_save_loses_nothing_that_was_saved_before(nth: int) -> None:
+    scene = SeatScene(nth)
+    scene.host.disk.inject("sync", path=f"{ROOT}/whimbrel/seat*", nth=nth)
+    with pytest.raises(StoreError):
+        scene.save_all()
+    assert scene.done == nth - 1
+    scene.process.kill()
+    scene.host.disk.heal()
+    scene.check()
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"uuid": ""},
+        {"uuid": "0" * 32},
+        {"uuid": UUID.upper()},
+        {"group": "x"},
+        {"boot": "12"},
+        {"member": 0},
+        {"member": 64},
+        {"promised": -1},
+        {"promised": 1 << 31},
+        {"promised_to": 64},
+        {"floor": -1},
+        {"cut": (5, 4)},
+        {"cut": (-1, 4)},
+    ],
+)
+def test_a_seat_that_can_not_be_is_none(wrong: dict[str, object]) -> None:
+    with pytest.raises(ValueError, match=r"seat|members|epochs|log"):
+        Seat(**{"uuid": UUID, "member": 1, **wrong})  # type: ignore[arg-type]
+
+
+def test_the_uuid_is_drawn_by_whoever_gives_randomness() -> None:
+    assert draw_uuid(random.Random(1).randbytes) == draw_uuid(random.Random(1).randbytes)
+    assert draw_uuid() != draw_uuid()
+    assert Seat(uuid=draw_uuid(), member=1).votes
+
+
+VOTER = replace(NEW, boot=BOOT, floor=100)
+OTHER = "e" * 32
+
+
+@pytest.mark.parametrize(
+    ("seat", "end", "boot", "clean", "flush", "votes"),
+    [
+        (VOTER, 100, BOOT, True, "async", True),
+        (VOTER, 100, BOOT, False, "async", True),  # killed: the page cache is still there
+        (VOTER, 100, OTHER, True, "async", True),  # shut down in order
+        (VOTER, 100, OTHER, False, "sync", True),  # what was acknowledged was on disk
+        (VOTER, 100, OTHER, False, "async", False),
+        (VOTER, 99, BOOT, True, "sync", False),  # damaged, not short
+        (replace(VOTER, votes=False), 100, BOOT, True, "sync", False),  # only a leader gives the vote back
+        (replace(VOTER, boot=""), 100, BOOT, False, "async", False),
+        (replace(VOTER, boot=""), 100, BOOT, True, "async", True),
+    ],
+)
+def test_who_may_have_lost_what_it_acknowledged_does_not_vote(
+    seat: Seat, end: int, boot: str, clean: bool, flush: str, votes: bool
+) -> None:
+    assert may_vote(seat, end=end, boot=boot, clean=clean, flush=flush) is votes
