@@ -388,6 +388,7 @@ class Machine:
     monotonic = staticmethod(time.monotonic)  # seconds
     monotonic_ns = staticmethod(time.monotonic_ns)
     wall_ns = staticmethod(time.time_ns)  # since the epoch
+    random_bytes = staticmethod(os.urandom)  # so many that nobody else draws
 
     def __init__(self, files: Files | None = None, lane: Lane | None = None) -> None:
         self.files = files or Files()

@@ -31,8 +31,12 @@ class BrokerOptions:
     process: ClassVar[str] = "broker"
 
     name: str = option("broker-a", help="name shared by a master and its slaves")
-    id: int = option(0, help="0 for the master, above 0 for slaves, each its own", minimum=0, maximum=63)
-    role: Literal["master", "slave"] = option("master", help="what this broker is")
+    id: int = option(
+        0, help="0 for the master, above 0 for slaves and elected members, each its own", minimum=0, maximum=63
+    )
+    role: Literal["master", "slave", "elected"] = option(
+        "master", help="what this broker is; elected: the members of its group agree on who leads"
+    )
     cluster: str = option("DefaultCluster", help="cluster name; a property of every message")
     store: str = option(
         "",
@@ -67,9 +71,14 @@ class BrokerOptions:
         help="sync answers after `acks` slaves hold it; majority after more than half of `voters` do, and"
         " shows nobody what they do not hold",
     )
-    # The roles are as configured, so are the members.
+    # Where members are elected this says whom the group is made of; then its record at the coordinator counts.
     voters: tuple[str, ...] = option(
-        (), help="majority: ids of the members whose copies count, the master's 0 among them"
+        (), help="majority: ids of the members whose copies count; with a configured master 0 is among them"
+    )
+    coordinator: str = option(
+        "none",
+        help="who keeps the record of a group that elects its leader: nameserver (the first one) or"
+        " nameserver:HOST:PORT; none: roles are as configured",
     )
     acks: int = option(1, help="slaves that must confirm", minimum=1, maximum=16)
     expected_slaves: int = option(0, help="a master is settled once so many are registered", minimum=0)
@@ -142,10 +151,7 @@ class BrokerOptions:
         """Refuse what can't work."""
         if not self.store:
             raise ValueError("store: name the store directory")
-        if (self.role == "master") != (self.id == 0):
-            raise ValueError(
-                f"id: a {self.role} can't have id {self.id}; the master's is 0, slaves' are above"
-            )
+        self.check_role()
         check_broker_name("name", self.name)
         check_broker_name("cluster", self.cluster)
         for address in self.nameservers:
@@ -161,6 +167,45 @@ class BrokerOptions:
         if self.trace_ratio and not self.trace_to:
             raise ValueError("trace_ratio: say with trace_to where the spans are to go")
         _ = self.store_options
+
+    def check_role(self) -> None:
+        """Refuse a role that does not fit the id or the coordinator."""
+        if not self.elects:
+            if self.role == "elected":
+                raise ValueError("role: who is elected needs a coordinator, such as --coordinator nameserver")
+            if (self.role == "master") != (self.id == 0):
+                raise ValueError(
+                    f"id: a {self.role} can't have id {self.id}; the master's is 0, slaves' are above"
+                )
+            return
+        kind, _, address = self.coordinator.partition(":")
+        if kind != "nameserver":
+            raise ValueError(
+                f"coordinator: {self.coordinator!r} is none: none, nameserver or nameserver:HOST:PORT"
+            )
+        if address:
+            check_address("coordinator", address)
+        elif not self.nameservers:
+            raise ValueError("coordinator: there is no nameserver that could be it")
+        if self.replication != "majority":
+            raise ValueError("coordinator: only a group that commits by majority elects, set replication to it")
+        if not self.id:
+            raise ValueError("id: members of a group that elects have ids from 1 on, each its own")
+
+    @property
+    def elects(self) -> bool:
+        """Whether the group elects its leader."""
+        return self.coordinator != "none"
+
+    @property
+    def coordinator_address(self) -> str:
+        """`host:port` of the nameserver that keeps the group's record."""
+        return self.coordinator.partition(":")[2] or self.nameservers[0]
+
+    @property
+    def place(self) -> int:
+        """The broker id at nameservers: 0 for the master, whoever that is."""
+        return 0 if self.role == "master" else self.id
 
     def check_voters(self) -> None:
         """Refuse voters that can't be, or that nobody asks."""
@@ -180,8 +225,12 @@ class BrokerOptions:
                 raise ValueError(f"voters: {text!r} is no id of a member: they are 0 to {MEMBER_MAX}")
         if len(self.voter_ids) < len(self.voters):
             raise ValueError(f"voters: {', '.join(self.voters)} names a member twice")
-        if 0 not in self.voter_ids:
-            raise ValueError("voters: the master's id 0 must be among them")
+        if (0 in self.voter_ids) == self.elects:
+            raise ValueError(
+                "voters: members of a group that elects have ids from 1 on"
+                if self.elects
+                else "voters: the master's id 0 must be among them"
+            )
         if len(self.voter_ids) > VOTERS_MAX:
             raise ValueError(f"voters: {len(self.voter_ids)} members; at most {VOTERS_MAX} vote")
 

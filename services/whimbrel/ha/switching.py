@@ -56,6 +56,12 @@ so the slave sends none while it compares, and the shell writes the list of epoc
 `adopt`) before an end is reported that has reached another epoch. A slave that lacks nothing repeats its end
 once it has heard the master, so that it counts before anything is written.
 
+**Where leaders are elected** (`elected`), the leader is right: who stands for election has all that is
+committed. So whatever our log holds beyond the consistent point is `Diverged`, also where the leader's log
+merely ends there, and the shell saves it and cuts it (R13). Only within the epoch that the leader leads
+itself nothing may be cut (R8): it has but one log of it. The leader must be that of the epoch that we were
+told, and have promised to follow, before we connected.
+
 Rules R6 to R8, R11 and R13 of the design of failover: an epoch is adopted before an end in it is reported;
 the answer is made after its request, on the same connection; logs are compared by epochs before bytes are
 taken. R11, one connection a member, is the shell's: it closes older ones before it calls `answer`.
@@ -144,13 +150,14 @@ class Diverged(RemoteProtocolError):
 
     Attributes:
         point: up to there both logs are the same.
+        theirs: the master's list of epochs.
     """
 
     reason = "LOGS_DIVERGED"
 
-    def __init__(self, message: str, *, point: int) -> None:
+    def __init__(self, message: str, *, point: int, theirs: Epochs = ()) -> None:
         super().__init__(message)
-        self.point = point
+        self.point, self.theirs = point, theirs
 
 
 @dataclass(frozen=True, slots=True)
@@ -468,6 +475,7 @@ class SwitchingSlave(SlaveProtocol):
         "adopts_at",
         "answer_until",
         "commit",
+        "elected",
         "epochs",
         "framed",
         "master_end",
@@ -488,6 +496,7 @@ class SwitchingSlave(SlaveProtocol):
         preface: Preface | None,
         start: int = -1,
         telling: bool = False,
+        elected: int = 0,
         heartbeat_s: float = BEAT_S,
         silence_s: float = SILENCE_S,
     ) -> None:
@@ -498,6 +507,7 @@ class SwitchingSlave(SlaveProtocol):
             member: our id in the group.
             preface: None for masters of RocketMQ's controller mode, which take none.
             end, start, telling: as for `SlaveProtocol`.
+            elected: the epoch that the master was elected to lead; 0 where roles are configured.
         """
         if not 0 <= member <= MEMBER_MAX:
             raise LocalProtocolError(f"member {member}: ids are 0 to {MEMBER_MAX}")
@@ -511,7 +521,7 @@ class SwitchingSlave(SlaveProtocol):
             silence_s=silence_s,
         )
         self.epochs = reached(epochs, end)
-        self.member, self.preface = member, preface
+        self.member, self.preface, self.elected = member, preface, elected
         self.header_bytes = ANSWER.size
         self.theirs: Epochs = ()
         self.master_end = self.commit = -1
@@ -646,6 +656,10 @@ class SwitchingSlave(SlaveProtocol):
             raise RemoteProtocolError(f"an impossible list of epochs: {error}") from error
         if theirs[-1][0] != last:
             raise RemoteProtocolError(f"its last epoch is {theirs[-1][0]}, but it says {last}")
+        if self.elected and last != self.elected:
+            raise RemoteProtocolError(
+                f"it leads epoch {last}, not {self.elected}, which we have promised to follow"
+            )
         self.theirs, self.master_end = theirs, end
         self.header.clear()
         self.header_bytes = HEADER.size
@@ -659,7 +673,8 @@ class SwitchingSlave(SlaveProtocol):
         Raises:
             ShorterMaster: the master's log ends where both are the same no longer.
             Diverged: the master's log goes on there, with something else.
-            RemoteProtocolError: the master is an older leader than the one we have followed.
+            RemoteProtocolError: the master is an older leader than the one we have followed; or it was elected,
+                and lacks something of the epoch that it leads itself.
         """
         mine, theirs, end, master_end = self.epochs, self.theirs, self.log_end, self.master_end
         if mine and mine[-1][0] > theirs[-1][0]:
@@ -673,6 +688,18 @@ class SwitchingSlave(SlaveProtocol):
             point = min(mine[0][1] if mine else end, theirs[0][1])
         if end <= point:
             return
+        if self.elected:
+            if mine and mine[-1][0] == theirs[-1][0]:
+                raise RemoteProtocolError(
+                    f"it has written epoch {self.elected} up to {master_end} only, of which our log holds more,"
+                    f" up to {end}: nothing is cut; one of the two stores has lost bytes, or is a copy"
+                )
+            raise Diverged(
+                f"the leader's log differs from ours from byte {point} on, {end - point} bytes before our end"
+                f" {end}",
+                point=point,
+                theirs=theirs,
+            )
         if point == master_end:
             raise ShorterMaster(
                 f"the master's log ends at {point}, ours {end - point} bytes later at {end}: one of the two"
@@ -684,6 +711,7 @@ class SwitchingSlave(SlaveProtocol):
             f"the master's log differs from ours from byte {point} on, {end - point} bytes before our end"
             f" {end}: {shared}; {REPAIR}",
             point=point,
+            theirs=theirs,
         )
 
     def check_silence(self, now: float) -> None:

@@ -36,7 +36,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from whimbrel.errors import IllegalOffset, PeerError, RemoteProtocolError, StoreError
 from whimbrel.ha.protocol import MasterProtocol, OutOfRange
-from whimbrel.ha.switching import DIALECT, MAGIC_BYTES, SwitchingMaster
+from whimbrel.ha.switching import DIALECT, MAGIC_BYTES, NOBODY, SwitchingMaster
 from whimbrel.replicator.lane_turns import feed
 from whimbrel.replicator.loop import Loop
 from whimbrel.replicator.options import ReplicatorOptions
@@ -63,6 +63,9 @@ TROUBLE_S = (
     30.0  # a refused slave comes back every few seconds; when it no longer does, nothing is shown of it
 )
 LEADER_BEAT_MAX_NS = 1_500_000_000  # a broker whose beat is older tells members nothing any more
+# An elected leader tells members nothing either when for so long too few of them have reported: they would
+# not look for another one while a cut lets its frames through, and not their reports.
+QUORUM_S = 2.5
 REPEAT_S = 60.0  # the same refusal is logged once in so long, as is that there is no room
 
 
@@ -118,8 +121,11 @@ class Feeder:
         self.full_logged_at = float("-inf")
         self.log: LogReader | None = None
         self.epoch = after_epoch
-        self.begin = self.end = self.commit = 0
+        self.begin = self.end = self.commit = self.commit_saw = 0
         self.majority = self.leading = False
+        self.elected = options.role == "elected"
+        self.led_since = 0.0  # when the broker had begun its epoch
+        self.quorum = True  # enough voters report
         self.epoch_file = EpochFile(self.root, loop.machine.files)
         self.busy = self.acks_moved = False
         self.sent_bytes = 0  # to all slaves, since the start
@@ -210,7 +216,12 @@ class Feeder:
 
     def leader_moved(self) -> bool:
         """Whether the broker has begun its epoch, or has moved the commit offset."""
-        return self.page.commit != self.commit or (self.page.leader_log == self.epoch) != self.leading
+        page = self.page
+        return (
+            page.commit != self.commit
+            or page.commit_saw != self.commit_saw
+            or (page.leader_log == self.epoch) != self.leading
+        )
 
     def look_at_leader(self) -> None:
         """Take what the broker says of its epoch and of the commit offset."""
@@ -220,7 +231,20 @@ class Feeder:
             for connection in self.everybody():
                 if connection.member is not None:
                     self.drop(connection, "the broker beside leads no longer")
-        self.leading, self.commit = leading, page.commit
+        if leading and not self.leading:
+            self.led_since = self.clock()
+        self.leading, self.commit_saw = leading, page.commit_saw
+        self.commit = page.commit  # not before: it may be later than what the broker saw then, never earlier
+
+    def look_for_quorum(self, now: float) -> None:
+        """See whether enough voters have reported lately that an elected leader may go on to beat."""
+        heard = {
+            one.member.member
+            for one in self.connections.values()
+            if one.member is not None and one.member.counts and now - one.member.received_at < QUORUM_S
+        }
+        voters = self.page.voter_bits.bit_count()
+        self.quorum = len(heard) + 1 > voters // 2 or now - self.led_since < QUORUM_S
 
     def accept(self, _: int) -> None:
         """Accept connections."""
@@ -376,6 +400,7 @@ class Feeder:
             first_offset=self.options.first_offset,
             now=self.clock(),
             silence_s=self.options.housekeeping_ms / 1000,
+            group=bytes.fromhex(self.page.group) if self.elected and self.page.group else NOBODY,
         )
         return head
 
@@ -394,7 +419,13 @@ class Feeder:
                 f"member {core.member} is none of the voters of this group; name it among the master's"
                 " voters, or give it the id of one that is gone"
             )
+        if core.counts and self.elected and core.preface.seat.hex() != page.seat_of(core.member):
+            core.counts = False  # its disk is not the one that votes (R9a): it is fed, and acknowledges nothing
+            logger.info("member %d has another store than the one that votes: it only follows", core.member)
         begun = page.leader_epoch, page.leader_start
+        if core.preface.promised > begun[0]:
+            page.higher_epoch = max(page.higher_epoch, core.preface.promised)
+            self.loop.ring_broker()
         try:
             epochs = self.epoch_file.load()
         except StoreError as error:
@@ -447,6 +478,8 @@ class Feeder:
             self.drop(self.silent[0], f"it reported nothing for {SILENT_S:.0f} s")
         if self.majority:
             self.serve_handshakes(now)
+            if self.elected:
+                self.look_for_quorum(now)
         for connection in list(self.connections.values()):
             try:
                 connection.core.check_silence(now)
@@ -498,7 +531,9 @@ class Feeder:
         core = connection.member
         if core is not None:
             beat_ns = self.loop.machine.monotonic_ns() - self.page.broker_beat_ns
-            core.lead(commit=self.commit, beating=beat_ns < LEADER_BEAT_MAX_NS)
+            seen = 0 < connection.connected_at_ms <= self.commit_saw  # R11b
+            beating = beat_ns < LEADER_BEAT_MAX_NS and self.quorum
+            core.lead(commit=self.commit if seen else -1, beating=beating)
             return self.end
         end = min(self.end, self.commit)
         begun = self.leading and self.commit >= self.page.leader_start

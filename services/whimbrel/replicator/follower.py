@@ -22,6 +22,12 @@ When the broker beside says so in the page (`ha_dialect`), the connection speaks
 reported that has reached another epoch, and the page shows the leader's commit offset, as far as our log
 goes.
 
+**Where the group elects its leader**, `promises.py` says whom this member may follow. It connects to a leader
+whose epoch it has promised to follow, or may, which it puts on disk before it says anything; the broker
+beside names the leader's address, epoch and member id. When the broker asks for another promise, the stream
+is closed first. A log that goes on differently than the leader's is kept aside and cut: the seat says so on
+disk, then the role starts anew (`roles.py`). Nothing below what is known to be committed is ever cut.
+
 The role opens the log, and with that locks and recovers it (`roles.py`).
 """
 
@@ -55,13 +61,14 @@ from whimbrel.ha.protocol import (
     SlaveEvent,
     SlaveProtocol,
 )
-from whimbrel.ha.switching import DIALECT, MEMBER_HEADER_BYTES, Preface, SwitchingSlave
+from whimbrel.ha.switching import DIALECT, MEMBER_HEADER_BYTES, NOBODY, Diverged, Preface, SwitchingSlave
 from whimbrel.model.route import Endpoint
 from whimbrel.replicator.buffers import AppendBuffer, ReceiveBuffer
 from whimbrel.replicator.lane_turns import follow
 from whimbrel.replicator.loop import Loop
 from whimbrel.replicator.options import ReplicatorOptions
 from whimbrel.replicator.overlap import overlap_start
+from whimbrel.replicator.promises import Promises, Repair
 from whimbrel.replicator.sockets import named, tune
 from whimbrel.store.commitlog import LogWriter
 from whimbrel.store.epoch_file import EpochFile
@@ -96,9 +103,13 @@ class Follower:
         options: ReplicatorOptions,
         log: LogWriter,
         *,
+        promises: Promises | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.loop, self.page, self.options, self.log = loop, loop.page, options, log
+        self.promises = promises
+        self.leader = (0, 0)  # epoch and member id of the leader that is followed, where one is elected
+        self.promise_at = 0.0  # when to try again to make a promise that the log could not be synced for
         self.clock = clock
         self.sync = options.flush == "sync"
         self.epoch_file = EpochFile(Path(options.store), loop.machine.files)
@@ -138,6 +149,10 @@ class Follower:
         self.page.heard_epoch = self.page.heard_commit = 0  # our log may have been cut since
         log.on_flushed = self.flushed
         log.on_failed = loop.wake
+        if promises is not None:
+            promises.opened(
+                end=log.end, flushed=log.flushed, clean=log.was_clean, last_epoch=self.last_epoch()
+            )
 
     def step(self, now: float) -> None:
         """Do what is due.
@@ -149,12 +164,16 @@ class Follower:
         if log.failed:
             self.mend_log()
         log.publish()
+        if self.promises is not None and self.promises.asked and now >= self.promise_at:
+            self.promise(self.promises, now)
         if now - self.retention_at > RETENTION_S:
             self.retention_at = now
             log.run_retention(self.loop.machine.wall_ms())
         try:
             if self.sock is not None and self.master_changed():
                 raise ConnectionClosed("the master has another address now")
+            if self.sock is not None and self.promises is not None and self.leader != self.page.elected:
+                raise ConnectionClosed("another leader is named now")
             if self.sock is not None and self.page.ha_dialect != self.dialect:
                 raise ConnectionClosed("the broker beside wants another dialect now")
             if self.core is not None:
@@ -173,6 +192,60 @@ class Follower:
         if self.ring_due and now - self.rung_at >= RING_INTERVAL_MIN_S:
             self.ring_due, self.rung_at = False, now
             self.loop.ring_broker()
+
+    def last_epoch(self) -> int:
+        """Return the last epoch that our log is in, 0 for none.
+
+        Raises:
+            StoreError: the list of epochs can't be read.
+        """
+        known = reached(self.epoch_file.load(), self.log.end)
+        return known[-1][0] if known else 0
+
+    def promise(self, promises: Promises, now: float) -> None:
+        """Make the promise that the broker asks for, if it may be made.
+
+        Raises:
+            StoreError: the disk refuses.
+        """
+        asked = self.page.promise
+        if not promises.may_promise(*asked):
+            promises.refused = asked
+        elif self.keep_promise(promises, *asked):
+            self.backoff.reset()
+        else:
+            self.promise_at = now + FULL_RETRY_S
+        self.loop.ring_broker()
+
+    def keep_promise(self, promises: Promises, epoch: int, candidate: int) -> bool:
+        """Put a promise on disk, with our log at rest; return False where that can't be synced now.
+
+        Raises:
+            StoreError: the disk refuses the promise.
+        """
+        log = self.log
+        if not promises.holds(epoch, candidate):
+            if self.sock is not None:
+                self.disconnect(f"epoch {epoch} is promised to member {candidate}", logging.INFO)
+            if self.sync and not log.failed:
+                log.flush()
+            if log.failed:
+                return False
+            log.publish()
+        end = log.flushed if self.sync else log.end
+        promises.promise(epoch, candidate, last_epoch=self.last_epoch(), end=end, flushed=log.flushed)
+        return True
+
+    def may_connect(self) -> bool:
+        """Return whether the leader that the broker names may be followed; the promise is on disk then.
+
+        Raises:
+            StoreError: the disk refuses.
+        """
+        if self.promises is None:
+            return True
+        self.leader = self.page.elected
+        return self.promises.may_follow(*self.leader) and self.keep_promise(self.promises, *self.leader)
 
     def mend_log(self) -> None:
         """Get over a failed sync of the log; until then nothing is appended, and nothing new acknowledged.
@@ -197,6 +270,10 @@ class Follower:
 
     def idle(self) -> bool:
         """Whether neither the broker nor the disk has anything new for us."""
+        if self.promises is not None and (
+            (self.promises.asked and self.clock() >= self.promise_at) or self.leader != self.page.elected
+        ):
+            return False
         if self.sock is None:
             return not self.master_changed()
         return self.core is None or not self.core.has_grown(self.held)
@@ -252,6 +329,8 @@ class Follower:
 
     def master_changed(self) -> bool:
         """Whether the broker names another master than the one we know."""
+        if self.promises is not None and self.leader != self.page.elected:
+            return True
         return not self.options.master_ha and self.page.master_ha not in ("", self.address)
 
     def connect(self, now: float) -> None:
@@ -260,7 +339,7 @@ class Follower:
         if address != self.address:
             self.address, self.attempts = address, 0
             self.backoff.reset()
-        if not address:
+        if not self.may_connect() or not address:
             self.backoff.retry_at = now + WAKE_POLL_S
             return
         try:
@@ -339,14 +418,23 @@ class Follower:
             file_size=log.file_size,
             now=now,
             epochs=epochs,
-            member=self.page.broker_id,
-            preface=Preface(promised=epochs[-1][0] if epochs else 0),
+            member=self.page.broker_id if self.promises is None else options.id,
+            preface=self.preface(epochs),
             start=self.overlap_start(COMPARE_BYTES),
             telling=self.telling,
+            elected=self.leader[0],
             silence_s=silence_s,
         )
         self.buffer.expect(member.whole, MEMBER_HEADER_BYTES)
         return member
+
+    def preface(self, epochs: Epochs) -> Preface:
+        """Return who we are; without elections the last epoch stands for a promise."""
+        if self.promises is None:
+            return Preface(promised=epochs[-1][0] if epochs else 0)
+        seat = self.promises.seat
+        group = bytes.fromhex(seat.group) if seat.group else NOBODY
+        return Preface(promised=self.leader[0], group=group, seat=bytes.fromhex(seat.uuid))
 
     def overlap_start(self, usual_bytes: int) -> int:
         """Return from where on the master must show what we hold.
@@ -518,9 +606,20 @@ class Follower:
             return
         page, commit = self.page, min(core.commit, self.log.end)
         page.heard_epoch = core.leader_epoch
+        page.heard_ns = self.loop.machine.monotonic_ns()
         if commit > page.heard_commit:
             page.heard_commit = commit
             self.ring_due = True
+
+    def regain_vote(self, promises: Promises, core: SwitchingSlave) -> None:
+        """Vote again once our log, in the leader's epoch, holds all that it has told as committed (R9).
+
+        Raises:
+            StoreError: the disk refuses.
+        """
+        adopted = bool(core.epochs) and core.epochs[-1][0] == core.leader_epoch
+        if adopted and 0 <= core.commit <= self.held:
+            promises.regain_vote()
 
     def adopt(self, core: SwitchingSlave) -> None:
         """Put the epochs that our log has reached on disk, before an end in them is reported.
@@ -545,6 +644,7 @@ class Follower:
         """
         self.epoch_file.save(epochs)
         core.adopt(epochs)
+        self.page.last_epoch = epochs[-1][0]
         logger.info("our log is in epoch %d, which starts at %d", *epochs[-1])
 
     def stall(self, error: StoreFull | NotWritable, now: float) -> None:
@@ -582,6 +682,8 @@ class Follower:
             return
         if isinstance(core, SwitchingSlave):
             self.adopt(core)
+            if self.promises is not None and not self.promises.seat.votes:
+                self.regain_vote(self.promises, core)
         try:
             while True:
                 if not self.unsent:
@@ -596,8 +698,36 @@ class Follower:
         events = selectors.EVENT_READ if self.pending is None else 0
         self.loop.watch(sock, events | (selectors.EVENT_WRITE if self.unsent else 0), self.ready)
 
+    def prepare_cut(self, promises: Promises, diverged: Diverged) -> PeerError:
+        """Have the seat say that our log is to be cut where it and the leader's part; the role does it.
+
+        Returns:
+            Why nothing may be cut.
+
+        Raises:
+            Repair: it is to be done now.
+            StoreError: the disk refuses.
+        """
+        log, page = self.log, self.page
+        committed = max(page.confirmed, page.heard_commit)
+        if not log.begin <= diverged.point or diverged.point < committed:
+            return RemoteProtocolError(
+                f"our log differs from the leader's from byte {diverged.point} on, and is known to be committed"
+                f" up to {committed}: nothing is cut; one of the two stores was replaced by a copy, or is"
+                " damaged; keep the one that is right, and start the other member with an empty store"
+            )
+        self.disconnect(str(diverged), logging.WARNING)
+        promises.intend_cut((diverged.point, log.end))
+        raise Repair(f"{diverged}; they are kept in whimbrel/cut, and cut")
+
     def fail(self, error: PeerError, now: float) -> None:
-        """Close the connection and wait a little before the next attempt."""
+        """Close the connection and wait a little before the next attempt.
+
+        Raises:
+            Repair: our log is to be cut.
+        """
+        if self.promises is not None and isinstance(error, Diverged):
+            error = self.prepare_cut(self.promises, error)
         core = self.core
         broken = isinstance(error, RemoteProtocolError)
         text = f"master {self.address}: {error}"
@@ -627,6 +757,8 @@ class Follower:
         self.bodies.clear()
         self.buffer.clear()
         self.page.connected = 0
+        if self.promises is not None:
+            self.loop.ring_broker()  # which looks for another leader
         logger.log(level, "%s; our log ends at %d", why, self.log.end)
 
     def close(self, why: str) -> None:

@@ -18,7 +18,10 @@ class ReplicatorOptions:
 
     process: ClassVar[str] = "replicator"
 
-    role: Literal["master", "slave"] = option("master", help="which end of the replication this is")
+    role: Literal["master", "slave", "elected"] = option(
+        "master", help="which end of the replication this is; elected: the broker beside says, and changes it"
+    )
+    id: int = option(0, minimum=0, maximum=63, help="elected: the member id of the broker beside")
     store: str = option(
         "", help="store directory, shared with the broker", example="/var/lib/whimbrel/broker-a"
     )
@@ -96,6 +99,8 @@ class ReplicatorOptions:
         """Refuse what can't work."""
         if not self.store:
             raise ValueError("store: the store directory must be given")
+        if (self.role == "elected") != bool(self.id):
+            raise ValueError("id: an elected member has one from 1 on, its broker's; no other replicator has")
         if self.master_ha:
             check_address("master_ha", self.master_ha)
         check_host("host", self.host)

@@ -25,6 +25,10 @@ epoch 0, recovers, then raises the epoch; the other waits for an epoch that it h
 the log decides which of the two writes: one must release it before the other can recover the log.
 
 A switch that fails ends the process, as a start that fails does.
+
+Where the group elects its leader (`role` elected), the broker says in the page which role this is, and the
+switch is made as soon as it says another one. A log that has to be repaired before the role can go on (`Repair`)
+is a switch to the same role.
 """
 
 import logging
@@ -37,7 +41,8 @@ from whimbrel.probes import Probes
 from whimbrel.replicator.loop import Loop
 from whimbrel.replicator.metrics import MetricsPort
 from whimbrel.replicator.options import ReplicatorOptions
-from whimbrel.replicator.roles import Role, Worker
+from whimbrel.replicator.promises import Repair
+from whimbrel.replicator.roles import MasterRole, Role, SlaveRole, Worker
 from whimbrel.wakeup import WAKE_POLL_S
 
 __all__ = ["Replicator"]
@@ -63,6 +68,7 @@ class Replicator:
         self.next_role: Role | None = None
         self.worker: Worker | None = None
         self.log_epoch = 0  # of the log that the last role wrote
+        self.elected: dict[int, Role] = {}  # by `replica_role`, where the broker says which role it is
         if loop.page.replica_pass:
             loop.page.replica_pass = 0
             loop.machine.lane.died_within()
@@ -85,6 +91,23 @@ class Replicator:
         """
         self.start_role(role)
 
+    def start_elected(self, master: MasterRole, slave: SlaveRole) -> None:
+        """Take the role that the broker beside says, now and from then on.
+
+        Raises:
+            StoreError, OSError: as `start`.
+        """
+        self.elected = {1: master, 2: slave}
+        role = self.named_role()
+        if role.may_start():
+            self.start_role(role)
+        else:
+            self.next_role = role
+
+    def named_role(self) -> Role:
+        """Return the role that the broker beside says; a slave's before it has said any."""
+        return self.elected.get(self.loop.page.replica_role, self.elected[2])
+
     def switch(self, role: Role) -> None:
         """Take another role at the next turn; may be called from any thread."""
         self.next_role = role
@@ -101,6 +124,8 @@ class Replicator:
 
     def turn(self) -> None:
         """Do what is due, then wait until there is something to do."""
+        if self.elected and self.named_role() is not (self.next_role or self.role):
+            self.next_role = self.named_role()
         if self.next_role is not None:
             self.change_role(self.next_role)
         worker = self.worker
@@ -108,11 +133,22 @@ class Replicator:
         if worker is None:
             self.loop.turn(WAKE_POLL_S, lambda: True)
             return
-        by_lane = worker.run_lane(now)
-        now = self.clock()
-        worker.step(now)
-        if not by_lane:
-            self.loop.turn(worker.wait_timeout(now), worker.idle)
+        try:
+            by_lane = worker.run_lane(now)
+            now = self.clock()
+            worker.step(now)
+            if not by_lane:
+                self.loop.turn(worker.wait_timeout(now), self.idle)
+        except Repair as repair:
+            logger.warning("%s", repair)
+            self.next_role = self.role
+
+    def idle(self) -> bool:
+        """Whether nobody asks for anything: the marks, or the broker for another role."""
+        worker = self.worker
+        if self.next_role is not None or worker is None:
+            return False
+        return worker.idle() and not (self.elected and self.named_role() is not self.role)
 
     def change_role(self, role: Role) -> None:
         """Stop the role that is held, and start the next one as soon as it may."""

@@ -22,6 +22,7 @@ from whimbrel.replicator.follower import Follower
 from whimbrel.replicator.loop import Loop
 from whimbrel.replicator.metrics import AckTimes, feeder_families, follower_families
 from whimbrel.replicator.options import ReplicatorOptions
+from whimbrel.replicator.promises import Promises
 from whimbrel.replicator.sockets import named
 from whimbrel.store.commitlog import LogWriter
 from whimbrel.store.locking import is_locked
@@ -36,7 +37,11 @@ class Worker(Protocol):
     """What the loop runs, one turn after the other."""
 
     def step(self, now: float) -> None:
-        """Do what the marks and the timers ask for."""
+        """Do what the marks and the timers ask for.
+
+        Raises:
+            Repair: the role is to be stopped and started again.
+        """
 
     def run_lane(self, now: float) -> bool:
         """Go on by the compiled lane while all is plain, then a step is due.
@@ -150,6 +155,11 @@ class SlaveRole:
         self.address = ""
         self.log: LogWriter | None = None
         self.follower: Follower | None = None
+        self.promises: Promises | None = None
+        if options.role == "elected":
+            self.promises = Promises(
+                self.root, loop.page, loop.machine, member=options.id, flush=options.flush
+            )
 
     def may_start(self) -> bool:
         """Whether no process has the log open for writing."""
@@ -158,10 +168,26 @@ class SlaveRole:
     def start(self, after_epoch: int) -> Worker:
         """Lock and recover the log, then follow the master."""
         assert self.log is None
+        if self.promises is not None:
+            self.finish_cut(self.promises)
         self.log = LogWriter.open(self.root, self.store_options(), machine=self.loop.machine)
         self.loop.ring_broker()
-        self.follower = Follower(self.loop, self.options, self.log, clock=self.clock)
+        self.follower = Follower(
+            self.loop, self.options, self.log, promises=self.promises, clock=self.clock
+        )
         return self.follower
+
+    def finish_cut(self, promises: Promises) -> None:
+        """Cut the log where the seat says so: what the leader does not have is kept aside (`divergence.py`).
+
+        Raises:
+            StoreError: the disk refuses, or has no room to keep it.
+        """
+        cut = promises.seat.cut
+        if cut is None:
+            return
+        finish_cut(self.root, promises.seat, machine=self.loop.machine)
+        promises.intend_cut(None)
 
     def store_options(self) -> StoreOptions:
         """Return how the log is written."""

@@ -29,7 +29,14 @@ the old value or the new one. **The cells are the truth**; the doorbell (`whimbr
     4160  dialect, leader's epoch, its start, its log, voters, 3 free cells             the broker
     4224  16 members: time of connecting * 256 + member id + 1                          the replicator
     4352  commit, 7 free cells                                                          the broker
-    4416  commit heard, epoch heard, 6 free cells                                       the replicator
+    4416  commit heard, epoch heard, time of the last frame, higher epoch,               the replicator
+          last epoch of the log, 3 free cells
+    4480  role of the replicator, promise asked for, elected master,                     the broker
+          newest connection seen, 4 free cells
+    4544  promise in force, last epoch and end then, may vote, 4 free cells              the replicator
+    4608  uuid of the group, text of 48 bytes                                           the broker
+    4656  uuid of the seat, text of 48 bytes; of its group, text of 48 bytes             the replicator
+    4752  seats of the voters, text of 320 bytes                                        the broker
 
 A text is a sequence lock: an int64 that is odd while the text changes, then UTF-8 bytes ended by a zero
 byte or the end of the field. A writer that is killed in between leaves an odd number; the text then reads as
@@ -55,6 +62,12 @@ a header of its own. The leader's epoch and start are about the log whose epoch 
 broker sets them after it has recovered that log, and the replicator lets members in only then. A member cell
 repeats the time of connecting, which no two connections share, so it is a sequence lock: who reads it, the
 acknowledgement, and finds it unchanged, has an acknowledgement of that member.
+
+**Elections.** Where the group elects its leader, the broker says which role the replicator beside has, and asks
+it for promises. A promise, and an elected master, is an epoch * 256 + a member id, in one cell. The replicator
+puts a promise on disk (`seat_file.py`), and shows it: 0, then what the log was like, then the promise. So a
+reader that finds the same before and after has all of one promise. **Newest connection seen**: the commit offset follows from cells that were read after that
+connection was there; a member is told commit offsets of that sort only (rule R11b).
 
 **Replaced** counts the log files that were written again under their old names (`failed_sync.py`): a reader
 that has such a file open must open it anew before it reads what was appended since. **Doubtful** is 0, or one
@@ -106,6 +119,9 @@ LOCAL_HA = 3392
 KNOWN_HOSTS, KNOWN_HOSTS_BYTES = 3456, 512
 FILES = 4080
 LEADER, MEMBERS, COMMIT, HEARD = 4160, 4224, 4352, 4416
+ELECTION, SEALED = 4480, 4544
+GROUP, SEAT, SEAT_GROUP, UUID_BYTES = 4608, 4656, 4704, 48
+SEATS, SEATS_BYTES = 4752, 320
 LOG_BEGIN, LOG_WRITTEN, REPLACED = (LOG + 8) // 8, (LOG + 16) // 8, FILES // 8  # numbers of cells
 TEXT_READS_MAX = 100  # a text that is still changing after so many reads has a dead writer
 
@@ -123,6 +139,22 @@ class Cell:
 
     def __set__(self, page: "SharedPage", value: int) -> None:
         page.cells[self.index] = value
+
+
+class EpochOf:
+    """An epoch and the member id of its leader or candidate in one cell, so that nobody reads one without
+    the other."""
+
+    __slots__ = ("index",)
+
+    def __init__(self, at: int) -> None:
+        self.index = at // 8
+
+    def __get__(self, page: "SharedPage", owner: type | None = None) -> tuple[int, int]:
+        return divmod(page.cells[self.index], 1 << ID_BITS)
+
+    def __set__(self, page: "SharedPage", value: tuple[int, int]) -> None:
+        page.cells[self.index] = value[0] << ID_BITS | value[1]
 
 
 class SleepCell(Cell):
@@ -243,6 +275,22 @@ class SharedPage:
     commit = Cell(COMMIT)  # master: so many members hold the log up to here that it counts
     heard_commit = Cell(HEARD)  # slave: the leader's commit offset, as far as our log goes
     heard_epoch = Cell(HEARD + 8)  # slave: of the leader that we follow, 0 while none
+    heard_ns = Cell(HEARD + 16)  # slave: time.monotonic_ns() of the last frame of a leader, 0 before the first
+    higher_epoch = Cell(HEARD + 24)  # master: a member was refused that follows this epoch; 0: none was
+    last_epoch = Cell(HEARD + 32)  # slave: the last epoch that our log is in, 0: none
+
+    replica_role = Cell(ELECTION)  # where the group elects: 1 master, 2 slave; 0: as the replicator is told
+    promise = EpochOf(ELECTION + 8)  # epoch and candidate that the broker asks for
+    elected = EpochOf(ELECTION + 16)  # slave: epoch and member id of the leader at `master_ha`
+    commit_saw = Cell(ELECTION + 24)  # master: see "Newest connection seen"
+    sealed = EpochOf(SEALED)  # epoch and candidate that are promised on disk, (0, 0) while that changes
+    sealed_last = Cell(SEALED + 8)  # the last epoch that the log was in then
+    sealed_end = Cell(SEALED + 16)  # where the log ended then
+    votes = Cell(SEALED + 24)  # 1: this member has lost nothing that it acknowledged
+    group = Text(GROUP, UUID_BYTES)  # 32 hex digits, "" without one
+    seat = Text(SEAT, UUID_BYTES)  # of this store, "" while the replicator does not elect
+    seat_group = Text(SEAT_GROUP, UUID_BYTES)  # the group that this store belongs to, "" for none
+    seats_text = Text(SEATS, SEATS_BYTES)  # master: see `set_seats`
 
     def __init__(self, mapped: mmap.mmap | bytearray) -> None:
         self.mapped = mapped
@@ -464,6 +512,19 @@ class SharedPage:
     def is_voter(self, member: int) -> bool:
         """Return whether a member's copy counts."""
         return bool(self.voter_bits >> member & 1)
+
+    def set_seats(self, seats: Iterable[tuple[int, str]]) -> None:
+        """Broker: publish the voters' seats, where the group elects; (member id, uuid) each."""
+        self.seats_text = " ".join(f"{member}:{seat}" for member, seat in seats)
+
+    def seat_of(self, member: int) -> str:
+        """Return the uuid of a voter's seat, "" where the group does not elect."""
+        found = (text.partition(":") for text in self.seats_text.split())
+        return next((seat for number, _, seat in found if number == str(member)), "")
+
+    def newest_connection(self) -> int:
+        """Return when the newest connection was made that has a slot, epoch ms; each has another time."""
+        return max(self.column(CONNECTED_AT))
 
     def set_member(self, slot: int, member: int) -> None:
         """Replicator: say which member's connection a slot has, after `set_slave`."""

@@ -424,10 +424,10 @@ class Appender:
 
     @property
     def unfinished(self) -> bool:
-        """Whether an answer waits, or something that is not committed."""
+        """Whether an answer waits, or something that is not committed, or a member that is to hear what is."""
         if self.waiting or self.parked:
             return True
-        return self.commit is not None and self.commit.uncommitted_bytes > 0
+        return self.commit is not None and (self.commit.uncommitted_bytes > 0 or self.commit.unseen)
 
     def durable_offsets(self) -> tuple[float, float]:
         """Return the flushed and the acknowledged offset; infinity for one that is not waited for."""

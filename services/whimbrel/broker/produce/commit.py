@@ -61,6 +61,7 @@ class CommitPage(Protocol):
     """What is used of the page of marks."""
 
     commit: int
+    commit_saw: int
     written: int
     leader_start: int
 
@@ -72,6 +73,9 @@ class CommitPage(Protocol):
 
     def replica_alive(self, now_ns: int) -> bool:
         """Whether the replicator beats."""
+
+    def newest_connection(self) -> int:
+        """When the newest connection got its slot."""
 
 
 class MajorityCommit:
@@ -106,16 +110,26 @@ class MajorityCommit:
         self.sync_flush, self.fallbehind_max = sync_flush, fallbehind_max
 
     def advance(self) -> bool:
-        """Commit what so many hold now; return whether the commit offset has moved."""
+        """Commit what so many hold now; return whether slaves are to hear of it: the commit offset has moved,
+        or there is another connection."""
         store, page = self.store, self.page
+        saw = page.newest_connection()  # before what was acknowledged
         own = store.flushed if self.sync_flush else page.written
         others = self.others
         ends = [ack for member, ack in page.member_acks() if member in others]
         ends.append(own)
-        if not store.commit(commit_offset(ends, self.copies)):
-            return False
-        page.commit = store.visible_end
-        return True
+        moved = store.commit(commit_offset(ends, self.copies))
+        if moved:
+            page.commit = store.visible_end
+        if saw != page.commit_saw:
+            page.commit_saw = saw
+            return True  # members that were not told the commit offset are told now
+        return moved
+
+    @property
+    def unseen(self) -> bool:
+        """Whether there is a connection that `advance` has not seen."""
+        return self.page.newest_connection() != self.page.commit_saw
 
     @property
     def uncommitted_bytes(self) -> int:

@@ -1,0 +1,445 @@
+"""The shell of a member: does what `machine.py` decides, and tells it what happens.
+
+    page of marks ──facts──┐
+    coordinator ──records──┤                ┌── swap, with a deadline ──► coordinator
+    nameservers ──members──┼─► Election ────┼── suspect, seal ──────────► other members
+    other members ─────────┘                ├── promise ──► page ──► replicator ──► disk ──► page
+                                            └── open, close: the broker changes its role, and the replicator
+
+All of it runs on the broker's loop. One task watches the coordinator's record, a timer looks every `LOOK_S`,
+and so does everything that may end a stream: the replicator's bell, a nameserver's news. Promises are made one
+at a time, since the page has one place to ask for one. Changes of the role are made one at a time, too: the
+machine asks for the next one only when it was told how the last one ended.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from typing import Any
+
+from whimbrel.broker.background import start_task, start_timer
+from whimbrel.broker.elections.coordinator import Coordinator, NameserverCoordinator
+from whimbrel.broker.elections.machine import (
+    Action,
+    AskSeals,
+    AskSuspicions,
+    Close,
+    Election,
+    Facts,
+    Open,
+    Promise,
+    State,
+    Swap,
+)
+from whimbrel.broker.elections.peers import CALL_S, Peers
+from whimbrel.broker.options import BrokerOptions
+from whimbrel.errors import WhimbrelError
+from whimbrel.machine import Machine
+from whimbrel.model.elections import SealAnswer, Suspicion
+from whimbrel.model.group_record import NOBODY, GroupRecord
+from whimbrel.model.registration import BrokerRole, Member
+from whimbrel.rpc.api.election_calls import seal, suspect
+from whimbrel.store.shared_page import SharedPage
+from whimbrel.wakeup import Doorbell
+
+__all__ = ["Elector"]
+
+logger = logging.getLogger(__name__)
+
+LOOK_S = 0.1  # between two looks at the clock
+AGAIN_S = 0.5  # before a call that has failed to the coordinator, or a change of role, is tried again
+PROMISE_POLL_S = 0.02  # what a lost ring costs while a promise is waited for
+REPLICA_ROLES: dict[BrokerRole, int] = {"master": 1, "slave": 2}
+
+
+class Elector:
+    """Keeps one member's part in its group.
+
+    Attributes:
+        machine: what decides.
+        term: the record under which this broker leads, or is about to; None while it does neither.
+    """
+
+    def __init__(
+        self,
+        options: BrokerOptions,
+        *,
+        bell: Doorbell,
+        machine: Machine,
+        switch: Callable[[BrokerRole], Awaitable[None]],
+        coordinator: Coordinator | None = None,
+    ) -> None:
+        """Open the page of marks, and have the replicator beside be a slave's.
+
+        Args:
+            switch: gives this broker another role; raises WhimbrelError or OSError.
+            coordinator: another one than the setting names.
+
+        Raises:
+            StoreError: the page can't be had.
+        """
+        self.options, self.bell, self.host = options, bell, machine
+        self.switch = switch
+        self.page = SharedPage.open(options.root, machine)
+        self.peers = Peers()
+        self.coordinator = coordinator or NameserverCoordinator(
+            self.peers, options.coordinator_address, cluster=options.cluster, name=options.name
+        )
+        self.machine = Election(options.id, options.voter_ids)
+        self.term: GroupRecord | None = None
+        self.members: dict[str, tuple[Member, ...]] = {}  # by nameserver
+        self.unsettled: set[str] = set()  # nameservers that have just started
+        self.addresses: dict[int, str] = {}  # of the other members, as heard of last
+        self.asking: set[tuple[str, int]] = set()  # what was asked, and whom, without an answer yet
+        self.promising = asyncio.Lock()
+        self.moved = asyncio.Event()  # the replicator has rung
+        self.tasks: set[asyncio.Task[None]] = set()
+        self.ends: list[Callable[[], Awaitable[None]]] = []
+        self.logged = ""
+        self.stopped = False
+        self.set_replica_role("slave")
+
+    # Life
+
+    def start(self) -> None:
+        """Begin to take part."""
+        self.machine.begin(self.host.monotonic())
+        self.ends = [start_task(self.watch()), start_timer(LOOK_S, self.look)]
+
+    async def stop(self) -> None:
+        """Take part no longer; the role is left as it is."""
+        self.stopped = True
+        for end in self.ends:
+            await end()
+        for task in tuple(self.tasks):
+            task.cancel()
+        await asyncio.gather(*self.tasks, return_exceptions=True)
+        await self.peers.close()
+        self.page.close()
+
+    # What is known
+
+    def facts(self) -> Facts:
+        """Return what this member knows of itself now."""
+        page, host = self.page, self.host
+        alive = page.replica_alive(host.monotonic_ns())
+        promised, promised_to = page.sealed
+        leading = self.machine.owns_log
+        return Facts(
+            now=host.monotonic(),
+            wall_ms=host.wall_ms(),
+            heard_at=page.heard_ns / 1e9 if page.heard_ns else float("-inf"),
+            connected=bool(page.connected) and alive,
+            leaderless=self.leaderless(),
+            promised=promised,
+            promised_to=promised_to,
+            last_epoch=page.leader_epoch if leading else page.last_epoch,
+            end=page.written,
+            votes=bool(page.votes),
+            seat=page.seat if alive else "",
+            group=page.seat_group,
+        )
+
+    def leaderless(self) -> bool:
+        """Return whether nameservers are heard, and none of them knows of a leader."""
+        heard = [members for nameserver, members in self.members.items() if nameserver not in self.unsettled]
+        return bool(heard) and not any(member.broker_id == 0 for members in heard for member in members)
+
+    def members_changed(self, nameserver: str, members: tuple[Member, ...], settled: bool) -> None:
+        """Take a nameserver's answer."""
+        self.members[nameserver] = members
+        (self.unsettled.discard if settled else self.unsettled.add)(nameserver)
+        self.addresses |= {member.member_id: member.address for member in members if member.member_id}
+        self.look()
+
+    def nameserver_lost(self, nameserver: str) -> None:
+        """Forget what a nameserver said of who leads; addresses stay."""
+        self.members.pop(nameserver, None)
+        self.unsettled.discard(nameserver)
+
+    def rung(self) -> None:
+        """The replicator has moved a mark."""
+        self.moved.set()
+        if not self.page.connected:
+            self.look()
+
+    @property
+    def voters(self) -> int:
+        """How many members vote."""
+        record = self.machine.record
+        return len(record.voters) if record is not None else len(self.options.voter_ids)
+
+    @property
+    def epoch(self) -> int:
+        """The epoch that this member leads or follows, 0 while it does neither."""
+        if self.term is not None:
+            return self.term.epoch
+        return self.page.heard_epoch
+
+    # Events
+
+    async def watch(self) -> None:
+        """Keep the record up to date."""
+        while True:
+            try:
+                revision = max(self.machine.revision, 0)
+                record, revision = (
+                    await self.coordinator.read()
+                    if self.machine.revision < 0
+                    else await self.coordinator.watch(revision)
+                )
+            except WhimbrelError as error:
+                self.tell(f"the coordinator does not answer: {error}")
+                await asyncio.sleep(AGAIN_S)
+                continue
+            self.feed(self.machine.learned(record, revision, self.facts()))
+
+    def look(self) -> None:
+        """See what time, the page or the nameservers have changed."""
+        if self.stopped:
+            return
+        page = self.page
+        if page.higher_epoch > self.machine.epoch and self.machine.state is State.LEADING:
+            self.feed(self.machine.heard_epoch(page.higher_epoch))
+        self.feed(self.machine.tick(self.facts()))
+
+    def feed(self, actions: Sequence[Action]) -> None:
+        """Do what is to be done."""
+        record = self.machine.record
+        if record is not None and self.page.group != record.group and self.page.seat_group in ("", record.group):
+            self.page.group = record.group
+        if self.machine.state is not State.FOLLOWING or self.machine.why:
+            self.tell(f"{self.machine.state.value}: {self.machine.why or self.machine.trigger}")
+        for action in actions:
+            if isinstance(action, AskSuspicions):
+                for member in action.members:
+                    self.ask(("suspect", member), self.ask_suspicion(member))
+            elif isinstance(action, AskSeals):
+                for member in action.members:
+                    self.ask(("seal", member), self.ask_seal(member, action.epoch))
+            else:
+                self.spawn(self.do(action))
+
+    def tell(self, text: str) -> None:
+        """Log what is new."""
+        if text != self.logged:
+            self.logged = text
+            logger.info("%s/%d: %s", self.options.name, self.options.id, text)
+
+    def ask(self, question: tuple[str, int], work: Coroutine[Any, Any, None]) -> None:
+        """Ask a member, unless it has not answered yet."""
+        if question in self.asking:
+            work.close()
+            return
+        self.asking.add(question)
+        self.spawn(work).add_done_callback(lambda _: self.asking.discard(question))
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
+        """Run a task that `stop` ends."""
+        task = asyncio.create_task(work)
+        self.tasks.add(task)
+        task.add_done_callback(self.over)
+        return task
+
+    def over(self, task: "asyncio.Task[None]") -> None:
+        """Log what a task has stumbled over: nobody else would hear of it."""
+        self.tasks.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            logger.error("an election's task failed", exc_info=task.exception())
+
+    # Actions
+
+    async def do(self, action: Action) -> None:
+        """Do one thing, and tell the machine how it ended."""
+        if isinstance(action, Swap):
+            done, record, revision = False, None, 0
+            try:
+                done, record, revision = await self.coordinator.swap(action.record, action.revision)
+            except WhimbrelError as error:
+                self.tell(f"the coordinator does not answer: {error}")
+            self.feed(self.machine.swapped(done, record, revision, self.facts()))
+        elif isinstance(action, Promise):
+            answer = await self.promise(action.epoch, action.candidate)
+            self.feed(self.machine.promised(answer, self.facts()))
+        elif isinstance(action, Open):
+            await self.open(action.record)
+        elif isinstance(action, Close):
+            await self.close(action.why)
+
+    async def ask_suspicion(self, member: int) -> None:
+        """Ask a member what it hears."""
+        record, name = self.machine.record, self.options.name
+        address = self.addresses.get(member, "")
+        if not address:
+            return
+        outbound = suspect(
+            name,
+            group="" if record is None else record.group,
+            epoch=self.machine.known_epoch,
+            member=self.options.id,
+        )
+        try:
+            answer = await self.peers.call(address, outbound)
+        except WhimbrelError as error:
+            logger.debug("member %d at %s: %s", member, address, error)
+            return
+        if answer.member == member:
+            self.feed(self.machine.suspected(answer, self.facts()))
+
+    async def ask_seal(self, member: int, epoch: int) -> None:
+        """Ask a member for its seal."""
+        candidacy, address = self.machine.candidacy, self.addresses.get(member, "")
+        if not address or candidacy is None:
+            return
+        outbound = seal(self.options.name, group=candidacy.group, epoch=epoch, candidate=self.options.id)
+        try:
+            answer = await self.peers.call(address, outbound)
+        except WhimbrelError as error:
+            logger.debug("member %d at %s: %s", member, address, error)
+            return
+        if answer.member == member:
+            self.feed(self.machine.sealed(answer, self.facts()))
+
+    async def promise(self, epoch: int, candidate: int) -> SealAnswer:
+        """Have the replicator put a promise on disk; return what was sealed, or why nothing was."""
+        asked, page = (epoch, candidate), self.page
+        async with self.promising:
+            deadline = self.host.monotonic() + CALL_S
+            if self.machine.owns_log:
+                return self.no_seal("it has not given its log back")
+            page.promise = asked
+            if page.sealed != asked:
+                self.bell.ring("replicator")
+            while page.sealed != asked:
+                if page.sealed[0] > epoch or self.host.monotonic() > deadline or self.machine.owns_log:
+                    return self.no_seal("its replicator has not put the promise on disk")
+                self.moved.clear()
+                page.broker_sleeping = 1
+                try:
+                    async with asyncio.timeout(PROMISE_POLL_S):
+                        await self.moved.wait()
+                except TimeoutError:
+                    continue
+            return self.sealed_answer(asked)
+
+    def sealed_answer(self, asked: tuple[int, int]) -> SealAnswer:
+        """Return the promise that the page shows, if it is the one that was asked for."""
+        page = self.page
+        answer = SealAnswer(
+            sealed=True,
+            promised=asked[0],
+            promised_to=asked[1],
+            last_epoch=page.sealed_last,
+            log_end=page.sealed_end,
+            seat=page.seat,
+            why="" if page.votes else "it may have lost what it acknowledged, and does not vote",
+            member=self.options.id,
+            votes=bool(page.votes),
+        )
+        alive = page.replica_alive(self.host.monotonic_ns())
+        return answer if page.sealed == asked and alive else self.no_seal("its replicator is not there")
+
+    def no_seal(self, why: str) -> SealAnswer:
+        """Return that there is no promise."""
+        promised, promised_to = self.page.sealed
+        return SealAnswer(
+            sealed=False,
+            promised=max(promised, self.machine.epoch if self.machine.owns_log else 0),
+            promised_to=promised_to,
+            last_epoch=0,
+            log_end=0,
+            seat=self.page.seat,
+            why=why,
+            member=self.options.id,
+            votes=False,
+        )
+
+    async def open(self, record: GroupRecord) -> None:
+        """Lead: take the log over from the replicator."""
+        self.term = record
+        self.page.higher_epoch = 0
+        self.set_replica_role("master")
+        logger.info("%s/%d leads epoch %d", self.options.name, self.options.id, record.epoch)
+        try:
+            await self.switch("master")
+        except (WhimbrelError, OSError) as error:
+            why = f"the log could not be taken over: {error}"
+            logger.error("%s", why)
+            self.machine.state = State.CLOSING
+            await self.close(why)
+            return
+        self.feed(self.machine.opened(self.facts()))
+
+    async def close(self, why: str) -> None:
+        """Follow: give the log back to the replicator."""
+        logger.warning("%s/%d leads no longer: %s", self.options.name, self.options.id, why)
+        self.set_replica_role("slave")
+        while True:
+            try:
+                await self.switch("slave")
+                break
+            except (WhimbrelError, OSError) as error:
+                if self.stopped:
+                    return
+                logger.error("this broker can't follow yet: %s", error)
+                await asyncio.sleep(AGAIN_S)
+        self.term = None
+        self.feed(self.machine.closed(self.facts(), why))
+
+    def set_replica_role(self, role: BrokerRole) -> None:
+        """Tell the replicator beside what it is."""
+        self.page.replica_role = REPLICA_ROLES[role]
+        self.bell.ring("replicator")
+
+    # What others ask
+
+    def suspicion(self, group: str, epoch: int) -> Suspicion:
+        """Return what this member hears; see `service.py`."""
+        facts, machine = self.facts(), self.machine
+        self.feed(machine.heard_epoch(epoch))
+        return Suspicion(
+            silent=bool(machine.silent(facts)),
+            epoch=max(machine.epoch, facts.promised),
+            last_epoch=facts.last_epoch,
+            log_end=facts.end,
+            votes=facts.votes and bool(facts.seat),
+            seat=facts.seat,
+            group=facts.group,
+            member=self.options.id,
+        )
+
+    def seal(self, group: str, epoch: int, candidate: int, answer: Callable[[SealAnswer], object]) -> None:
+        """Promise, or not, and answer then; see `service.py`."""
+
+        async def work() -> None:
+            answer(await self.sealing(group, epoch, candidate))
+
+        self.spawn(work())
+
+    async def sealing(self, group: str, epoch: int, candidate: int) -> SealAnswer:
+        """Promise if the coordinator's record names that candidate; what it does not know is promised, too."""
+        machine = self.machine
+        if self.page.seat_group not in ("", group):
+            return self.no_seal(f"it belongs to group {self.page.seat_group}")
+        record = machine.record
+        if record is None or record.epoch < epoch:
+            try:
+                record, revision = await self.coordinator.read()
+            except WhimbrelError:
+                pass  # the candidate has reached it: who can't reach it now need not stop an election
+            else:
+                self.feed(machine.learned(record, revision, self.facts()))
+                if record is None or record.epoch < epoch or record.group != group:
+                    return self.no_seal(f"the coordinator knows of no epoch {epoch} of group {group}")
+        why, actions = machine.asked_to_seal(epoch, candidate, self.facts())
+        if why:
+            self.feed(actions)
+            return self.no_seal(why)
+        if actions:
+            return await self.promise(epoch, candidate)
+        return self.sealed_answer((epoch, candidate))
+
+    def leader(self) -> int:
+        """Return the member id of the leader that is known, NOBODY for none."""
+        record = self.machine.record
+        return NOBODY if record is None else record.leader

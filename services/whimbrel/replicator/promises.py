@@ -1,0 +1,188 @@
+"""The promises of a member of a group that elects its leader, as its replicator keeps them.
+
+The broker beside asks in the page of marks. The replicator has the log then, as a
+slave's. Before it shows the promise,
+
+    1. the stream of the leader that it followed is closed: nothing of lower epochs is taken any more (R3a)
+    2. what the log holds is put on disk, under synchronous flush
+    3. the promise is put on disk (`store/seat_file.py`, R3)
+
+and what it shows is the last epoch and the end of the log as they are then, which no stream can move
+meanwhile. A promise to the candidate that has it already changes nothing, and a stream goes on (R3c). A
+promise of an epoch below, or of the same epoch to somebody else, is not made (R3b); the page goes on to show
+the one that holds.
+
+To follow a leader is a promise as well: of its epoch, to it, before anything is said to it.
+
+**Who may vote** (R9). A member that may have lost what it acknowledged does not: after a power cut under
+asynchronous flush, or when the log ends below what was known to be on disk. Its vote comes back when its log
+has adopted the leader's epoch and holds all up to a commit offset that the leader told over this connection.
+The leader's replicator tells none that its broker published before it saw the connection (R11b).
+"""
+
+import logging
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+from whimbrel.errors import StoreError, WhimbrelError
+from whimbrel.machine import Machine
+from whimbrel.store.seat_file import Seat, SeatFile, draw_uuid, may_vote
+from whimbrel.store.shared_page import SharedPage
+
+__all__ = ["Promises", "Repair"]
+
+logger = logging.getLogger(__name__)
+
+NOBODY: Final = 0
+
+
+class Repair(WhimbrelError):
+    """The slave's role has to stop and start again: what the seat says is to be done, it does before it goes on."""
+
+    reason = "REPAIR"
+    effect = "none"
+
+
+class Promises:
+    """What this member has promised, on disk and in the page.
+
+    Attributes:
+        seat: as it is on disk.
+        failed: why nothing can be promised any more; "" while it can. Then the member must not follow either.
+        refused: what was asked for last and may not be promised.
+    """
+
+    def __init__(self, root: Path, page: SharedPage, machine: Machine, *, member: int, flush: str) -> None:
+        """Read the seat, or make it.
+
+        Raises:
+            StoreError: it is damaged, of another member, or the disk refuses.
+        """
+        self.page, self.flush = page, flush
+        self.boot = machine.boot_id().hex()
+        self.file = SeatFile(root, machine.files)
+        seat = self.file.load()
+        if seat is None:
+            seat = Seat(uuid=draw_uuid(machine.random_bytes), member=member)
+        elif seat.member != member:
+            raise StoreError(
+                f"the store {root} is that of member {seat.member}: start it with id {seat.member}, or member"
+                f" {member} with another store"
+            )
+        self.seat = seat
+        self.failed = ""
+        self.refused = (0, 0)
+        self.file.save(seat)  # what was read may not be on disk
+        page.seat, page.seat_group = seat.uuid, seat.group
+
+    @property
+    def asked(self) -> bool:
+        """Whether the broker asks for a promise that is not shown."""
+        page = self.page
+        asked = page.promise
+        return bool(asked[0]) and asked not in (page.sealed, self.refused)
+
+    def may_promise(self, epoch: int, candidate: int) -> bool:
+        """Return whether a promise may be made; to the same candidate again, it may."""
+        seat = self.seat
+        same = epoch == seat.promised and candidate == seat.promised_to
+        return not self.failed and (epoch > seat.promised or same)
+
+    def holds(self, epoch: int, candidate: int) -> bool:
+        """Return whether a promise is on disk already."""
+        return (epoch, candidate) == (self.seat.promised, self.seat.promised_to)
+
+    def opened(self, *, end: int, flushed: int, clean: bool, last_epoch: int) -> None:
+        """Take note of a log that has just been opened, and show what is promised.
+
+        Raises:
+            StoreError: the disk refuses.
+        """
+        seat = self.seat
+        votes = may_vote(seat, end=end, boot=self.boot, clean=clean, flush=self.flush)
+        if seat.votes and not votes:
+            logger.warning(
+                "this member may have lost what it acknowledged: its log ends at %d, %d were known to be on"
+                " disk, flush is %s; it does not vote until it has all that is committed",
+                end,
+                seat.floor,
+                self.flush,
+            )
+        self.save(replace(seat, votes=votes, boot=self.boot, floor=max(flushed, 0) if votes else seat.floor))
+        self.show(last_epoch, end)
+
+    def promise(self, epoch: int, candidate: int, *, last_epoch: int, end: int, flushed: int) -> None:
+        """Put a promise on disk and show it; the log is at rest.
+
+        Args:
+            last_epoch, end: of the log; under synchronous flush all of it is on disk.
+            flushed: what is known to be on disk.
+
+        Raises:
+            StoreError: the disk refuses; nothing is shown.
+        """
+        if not self.holds(epoch, candidate):
+            self.keep(epoch, candidate, flushed)
+            logger.info(
+                "epoch %d is promised to member %d; our log ends at %d in epoch %d",
+                epoch,
+                candidate,
+                end,
+                last_epoch,
+            )
+        self.show(last_epoch, end)
+
+    def may_follow(self, epoch: int, leader: int) -> bool:
+        """Return whether the leader that the broker names may be followed."""
+        return bool(epoch) and leader != NOBODY and self.may_promise(epoch, leader)
+
+    def keep(self, epoch: int, candidate: int, flushed: int) -> None:
+        """Put a promise on disk."""
+        group = self.seat.group or self.page.group
+        floor = max(flushed, self.seat.floor) if self.seat.votes else self.seat.floor
+        self.save(replace(self.seat, promised=epoch, promised_to=candidate, group=group, floor=floor))
+        self.page.seat_group = group
+
+    def regain_vote(self) -> None:
+        """Vote again: the log holds all that is committed.
+
+        Raises:
+            StoreError: the disk refuses.
+        """
+        self.save(replace(self.seat, votes=True, floor=0))
+        self.page.votes = 1
+        logger.info("this member holds all that is committed: it votes again")
+
+    def intend_cut(self, cut: tuple[int, int] | None) -> None:
+        """Put on disk that the log is about to be cut, or that this is done.
+
+        Raises:
+            StoreError: the disk refuses.
+        """
+        floor = self.seat.floor if cut is None else min(self.seat.floor, cut[0])
+        self.save(replace(self.seat, cut=cut, floor=floor))
+
+    def save(self, seat: Seat) -> None:
+        """Put a seat on disk, if it is another one.
+
+        Raises:
+            StoreError: the disk refuses, now or before: what was promised is not known then.
+        """
+        if seat == self.seat:
+            return
+        try:
+            self.file.save(seat)
+        except StoreError as error:
+            self.failed = str(error)
+            self.page.sealed = (0, 0)
+            raise
+        self.seat = seat
+
+    def show(self, last_epoch: int, end: int) -> None:
+        """Show the promise that holds, and how far the log went."""
+        page, seat = self.page, self.seat
+        page.sealed = (0, 0)
+        page.sealed_last, page.sealed_end = last_epoch, end
+        page.votes, page.last_epoch = seat.votes, last_epoch
+        page.sealed = seat.promised, seat.promised_to
