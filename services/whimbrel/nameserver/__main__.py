@@ -6,9 +6,14 @@ import os
 import signal
 import sys
 import time
+from pathlib import Path
 
 from whimbrel.config import load_or_exit, settings_line
-from whimbrel.errors import WhimbrelError
+from whimbrel.errors import StoreError, WhimbrelError
+from whimbrel.machine import FILES, Files
+from whimbrel.nameserver.group_file import GroupFile
+from whimbrel.nameserver.group_service import GroupService
+from whimbrel.nameserver.group_table import GroupTable
 from whimbrel.nameserver.interfaces import own_addresses
 from whimbrel.nameserver.metrics import expose
 from whimbrel.nameserver.options import NameserverOptions
@@ -44,8 +49,13 @@ class Interfaces:
         return self.addresses
 
 
-async def run(options: NameserverOptions) -> int:
-    """Serve until a signal comes; return the exit code."""
+async def run(options: NameserverOptions, files: Files = FILES) -> int:
+    """Serve until a signal comes; return the exit code.
+
+    Args:
+        options: the settings.
+        files: where the records of groups are kept, if they are.
+    """
     loop = asyncio.get_running_loop()
     stopping = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -63,11 +73,16 @@ async def run(options: NameserverOptions) -> int:
     brokers = RegistryService(
         registry, own=own, resolver=resolver, now=time.monotonic, wall=time.time, sessions=routes.sessions
     )
+    try:
+        groups = groups_of(options, files)
+    except StoreError as error:
+        logger.error("%s", error)
+        return 1
     times = CallTimes() if options.metrics_port >= 0 else None
     on_call_end = None if times is None else times.observe
     try:
         server = await serve(
-            [routes.service, brokers.service],
+            [routes.service, brokers.service, groups.service],
             host=options.host,
             port=options.port,
             on_call_end=on_call_end,
@@ -76,6 +91,7 @@ async def run(options: NameserverOptions) -> int:
         )
     except (WhimbrelError, OSError) as error:
         logger.error("%s", error)
+        groups.close()
         return 1
     logger.info("serves on %s", server.address)
     probes = Probes("nameserver")
@@ -89,6 +105,7 @@ async def run(options: NameserverOptions) -> int:
         logger.error("%s", error)
         if health is not None:
             health.close()
+        groups.close()
         await server.stop()
         return 1
     loop.call_later(options.renew_s, brokers.notify_settled)
@@ -116,9 +133,23 @@ async def run(options: NameserverOptions) -> int:
     for port in (metrics, health):
         if port is not None:
             port.close()
+    groups.close()
     await server.stop()
     await routes.forwarder.close()
     return 0
+
+
+def groups_of(options: NameserverOptions, files: Files) -> GroupService:
+    """Return the service of the groups' records, with those that are kept.
+
+    Raises:
+        StoreError: their file can't be had, see `GroupFile.open`.
+    """
+    if not options.keeps_groups:
+        return GroupService(None, GroupTable(), now=time.monotonic)
+    file, table = GroupFile.open(Path(options.keeps_groups), files)
+    logger.info("keeps the records of %d groups in %s", len(table.records), options.keeps_groups)
+    return GroupService(file, table, now=time.monotonic)
 
 
 def settled(registry: Registry, now: float) -> Condition:

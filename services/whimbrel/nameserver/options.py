@@ -37,6 +37,16 @@ class NameserverOptions:
         help="answers for certain once so many are registered, after renew_s at the latest; 0: not known",
         minimum=0,
     )
+    # One nameserver of a cluster does. It is needed for elections only: who is elected goes on without it.
+    keeps_groups: str = option(
+        "",
+        help="file for the records of groups that elect their leaders; empty: another nameserver keeps them",
+    )
+    # SDKs ask for routes every 30 s, and go to the next address of an endpoint at once.
+    route_members: bool = option(
+        True,
+        help="routes name all members of a group that elects its leader, if their hosts are IP addresses",
+    )
     # Off: OpenTelemetry costs 0.1 s of CPU time at the start, and 6 to 9 MB.
     metrics_port: int = option(
         -1,

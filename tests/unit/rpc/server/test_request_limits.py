@@ -36,7 +36,9 @@ PROTOS = (
     "whimbrel.admin.v1.admin_service",
     "whimbrel.admin.v1.dead_letter_service",
     "whimbrel.bulk.v1.bulk_service",
+    "whimbrel.group.v1.group_service",
     "whimbrel.registry.v1.registry_service",
+    "whimbrel.replica.v1.election_service",
     "whimbrel.replica.v1.replica_service",
 )
 RESOURCE_EXHAUSTED = 8
