@@ -14,6 +14,8 @@ are answered with 50402 (the message is stored here, and may not be in the log t
 wait end empty, streams of readers and slaves end with NotReady. A switch that fails leaves the broker
 without a role: calls are refused with NotReady until another switch succeeds. A stop ends a switch that
 is under way; whoever asked for it gets NotReady.
+
+**Where the group elects its leader** (`elections/`), a broker starts as a slave, and an `Elector` switches it.
 """
 
 import asyncio
@@ -28,6 +30,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from whimbrel.broker.background import start_timer
+from whimbrel.broker.elections.elector import Elector
+from whimbrel.broker.elections.service import election_service
 from whimbrel.broker.options import BrokerOptions
 from whimbrel.broker.roles.context import BrokerContext
 from whimbrel.broker.roles.master import MasterRole
@@ -87,6 +91,7 @@ class Broker:
         self.health: HttpPort | None = None
         self.switching = asyncio.Lock()
         self.switch_task: asyncio.Task[None] | None = None
+        self.elector: Elector | None = None
         self.stopped = False
 
     async def start(self) -> None:
@@ -113,7 +118,16 @@ class Broker:
             )
             if self.health is not None:
                 self.undo.callback(self.health.close)
-            await self.begin_role(self.options)
+            first = self.options
+            if first.elects:
+                self.elector = self.context.elector = Elector(
+                    first, bell=bell, machine=self.machine, switch=self.switch_elected
+                )
+                self.undo.push_async_callback(self.elector.stop)
+                first = replace(first, role="slave")
+            await self.begin_role(first)
+            if self.elector is not None:
+                self.elector.start()
             # Not before: a role that starts may recover a large log, and the loop stands still meanwhile.
             self.undo.push_async_callback(start_timer(TURN_S, self.context.probes.turn))
         except BaseException:
@@ -181,6 +195,10 @@ class Broker:
             task.result()
         logger.info("%s is a %s with id %d now", options.name, name, broker_id)
 
+    async def switch_elected(self, name: BrokerRole) -> None:
+        """Give this broker the role for which its elector has been told to; errors as `switch`."""
+        await self.switch(name, self.options.id)
+
     async def change_role(self, options: BrokerOptions) -> None:
         """End the role, if there is one, and begin the next."""
         role, self.role = self.role, None
@@ -196,6 +214,7 @@ class Broker:
     async def begin_role(self, options: BrokerOptions) -> None:
         """Start a role; it is this broker's once it serves."""
         assert self.context is not None
+        assert options.role != "elected"
         role = ROLES[options.role](self.context, options)
         try:
             await role.start()
@@ -210,11 +229,13 @@ class Broker:
         context, options = self.context, self.options
         assert context is not None
         self.services = list(services)
+        if self.elector is not None:
+            self.services.append(election_service(options.name, self.elector))
         if context.server is not None:
-            context.server.replace(services)
+            context.server.replace(self.services)
             return
         context.server = await serve(
-            services,
+            self.services,
             host=options.host,
             port=options.port,
             on_call_end=None if context.counted is None else context.counted.calls.observe,

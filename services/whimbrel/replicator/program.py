@@ -62,17 +62,28 @@ def serve(options: ReplicatorOptions) -> None:
     ):
         loop.catch_signals()
         loop.page.replica_pid = os.getpid()
-        role = (MasterRole if options.role == "master" else SlaveRole)(loop, options)
         health = serve_health(replicator.probes, host=options.host, port=options.health_port)
         with contextlib.nullcontext() if health is None else contextlib.closing(health):
-            replicator.start(role)
+            begin(replicator, loop, options)
             ready(
                 options,
-                address=role.address,
+                address="" if replicator.role is None else replicator.role.address,
                 metrics=replicator.metrics.address,
                 health="" if health is None else health.address,
             )
             replicator.run()
+
+
+def begin(replicator: Replicator, loop: Loop, options: ReplicatorOptions) -> None:
+    """Have a replicator take the role of its settings, or those that the broker beside says.
+
+    Raises:
+        StoreError, OSError: as `serve`.
+    """
+    if options.role == "elected":
+        replicator.start_elected(MasterRole(loop, options), SlaveRole(loop, options))
+    else:
+        replicator.start((MasterRole if options.role == "master" else SlaveRole)(loop, options))
 
 
 def ready(options: ReplicatorOptions, *, address: str, metrics: str, health: str) -> None:

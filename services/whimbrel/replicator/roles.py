@@ -186,7 +186,7 @@ class SlaveRole:
         cut = promises.seat.cut
         if cut is None:
             return
-        finish_cut(self.root, promises.seat, machine=self.loop.machine)
+        raise NotImplementedError
         promises.intend_cut(None)
 
     def store_options(self) -> StoreOptions:

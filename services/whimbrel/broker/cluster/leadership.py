@@ -46,6 +46,7 @@ class Leadership:
         merged: Callable[[], int],
         on_change: Callable[[], None],
         uncommitted: Callable[[], str] = str,
+        live_wait_s: float = LIVE_WAIT_S,
     ) -> None:
         """Prepare; `begin` starts the waiting.
 
@@ -58,12 +59,13 @@ class Leadership:
             on_change: called when `leads` or `refusal` has another value.
             uncommitted: gives why writes are refused while the log that we began with is not committed, ""
                 once it is.
+            live_wait_s: how long slaves are waited for that nameservers hold to be alive.
         """
         self.admission = admission
         self.leads = False
         self.refusal = admission.refusal or "the broker is starting"
         self.name = name
-        self.expected = expected_slaves
+        self.expected, self.live_wait_s = expected_slaves, live_wait_s
         self.log_end, self.merged = log_end, merged
         self.on_change, self.uncommitted = on_change, uncommitted
         self.holds_for_commit = True  # until all is committed that the log held when we began
@@ -190,5 +192,5 @@ class Leadership:
         alive = {member.broker_id for known in self.members.values() for member in known} - {0}
         reported, waited = self.merged(), now - self.settled_at
         if reported < len(alive):
-            return waited >= LIVE_WAIT_S
+            return waited >= self.live_wait_s
         return reported >= self.expected or waited >= MERGE_WAIT_S

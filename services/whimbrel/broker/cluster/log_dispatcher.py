@@ -29,6 +29,7 @@ class Marks(Protocol):
 
     broker_sleeping: int
     master_ha: str
+    elected: tuple[int, int]
 
 
 class Timers(Protocol):
@@ -90,7 +91,11 @@ class LogDispatcher:
 
 
 class MasterAddress:
-    """The master's address as nameservers reported it last; kept until one reports another."""
+    """The master's address as nameservers reported it last; kept until one reports another.
+
+    Of elected masters the one of the highest epoch counts: nameservers may learn of a new one at different
+    times.
+    """
 
     def __init__(self, page: Marks) -> None:
         """Take the page, through which the replicator learns the address of its peer."""
@@ -100,7 +105,9 @@ class MasterAddress:
     def update(self, members: Iterable[Member]) -> None:
         """Take the live members of the group."""
         for member in members:
-            if member.broker_id == 0:
+            if member.broker_id == 0 and member.epoch >= self.page.elected[0]:
                 self.grpc = member.address
                 if member.ha_address and member.ha_address != self.page.master_ha:
                     self.page.master_ha = member.ha_address
+                if member.ha_address and self.page.elected != (member.epoch, member.member_id):
+                    self.page.elected = member.epoch, member.member_id

@@ -21,7 +21,7 @@ from collections.abc import Iterable
 
 from whimbrel.model.registration import Member
 
-__all__ = ["AHEAD_HOLD_S", "LOG_END_MAX", "WriteAdmission"]
+__all__ = ["AHEAD_HOLD_S", "LOG_END_MAX", "ElectedAdmission", "WriteAdmission"]
 
 # Longer than a supervisor takes to restart a process and that to recover its log, or a nameserver to notice a
 # hung one (8 s) ...
@@ -150,4 +150,34 @@ class WriteAdmission:
                 "no nameserver has confirmed yet which slaves are alive: this passes after one renewal"
                 " period; if it does not, check that the nameservers run and that their addresses are right"
             )
+        return ""
+
+
+class ElectedAdmission(WriteAdmission):
+    """Whether a master may write that was elected: whoever sealed its election has said so.
+
+    A log that goes on beyond ours holds what was never committed, and is cut. Who has our place at a nameserver
+    was elected after us.
+    """
+
+    def __init__(self, *, name: str, expected_slaves: int, nameservers: int, first_end: int) -> None:
+        """Begin settled."""
+        super().__init__(
+            name=name, expected_slaves=expected_slaves, nameservers=nameservers, first_end=first_end
+        )
+        self.settled = True
+
+    def longer(self, log_end: int) -> Member | None:
+        """Nobody's log matters."""
+        return None
+
+    def slave_refused(self, peer: str, offset: int, *, log_end: int, now: float) -> bool:
+        """Nobody's log matters."""
+        return False
+
+    @property
+    def refusal(self) -> str:
+        """Why writes are refused; empty when they are not."""
+        if self.displaced:
+            return f"another member of {self.name}, at {self.displaced}, was elected after this one"
         return ""

@@ -15,6 +15,7 @@ machine asks for the next one only when it was told how the last one ended.
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from pathlib import Path
 from typing import Any
 
 from whimbrel.broker.background import start_task, start_timer
@@ -80,7 +81,7 @@ class Elector:
         """
         self.options, self.bell, self.host = options, bell, machine
         self.switch = switch
-        self.page = SharedPage.open(options.root, machine)
+        self.page = SharedPage.open(Path(options.store), machine)
         self.peers = Peers()
         self.coordinator = coordinator or NameserverCoordinator(
             self.peers, options.coordinator_address, cluster=options.cluster, name=options.name
@@ -396,7 +397,7 @@ class Elector:
     def suspicion(self, group: str, epoch: int) -> Suspicion:
         """Return what this member hears; see `service.py`."""
         facts, machine = self.facts(), self.machine
-        self.feed(machine.heard_epoch(epoch))
+        machine.note_epoch(epoch)
         return Suspicion(
             silent=bool(machine.silent(facts)),
             epoch=max(machine.epoch, facts.promised),

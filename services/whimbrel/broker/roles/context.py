@@ -33,6 +33,7 @@ from whimbrel.store.store import MessageStore
 from whimbrel.wakeup import Doorbell
 
 if TYPE_CHECKING:
+    from whimbrel.broker.elections.elector import Elector
     from whimbrel.exposition import Exposition
 
 __all__ = ["BrokerContext"]
@@ -46,6 +47,7 @@ class BrokerContext:
         instance: names this process to nameservers.
         bell: rings the replicator, and is rung by it.
         machine: where files, clocks and workers come from.
+        elector: takes part in elections; None where roles are configured.
         registration: the current role's, through which nameservers are asked; None without.
         server: set once the first role serves.
         read_end: of the server's reads.
@@ -81,6 +83,7 @@ class BrokerContext:
         self.release_client = release_client
         self.clients = Clients()
         self.assignments = Assignments(self.ask_nameserver)
+        self.elector: Elector | None = None
         self.registration: Registration | None = None
         self.server: RunningServer | None = None
         self.probes = Probes("broker")

@@ -1,8 +1,8 @@
 """The epoch of a master whose group commits by majority: begun anew at each start.
 
 An epoch is one incarnation of one writer (rule R1 of `tests/failover/rules.py`), so a master that comes back
-takes another one. Where roles are given by configuration, nobody hands epochs out: it is the one after the
-last that this store knows. Its start is on disk, in `epochFileCheckpoint`, before its first record is (R5),
+takes another one. An elected leader's is that of its election. Where roles are given by configuration, nobody
+hands epochs out: it is the one after the last that this store knows. Its start is on disk, in `epochFileCheckpoint`, before its first record is (R5),
 and the page of marks names it before the replicator lets members in.
 """
 
@@ -14,6 +14,7 @@ from whimbrel.errors import StoreError
 from whimbrel.ha.epochs import EPOCH_MAX, adopted, reached
 from whimbrel.ha.switching import DIALECT
 from whimbrel.machine import Machine
+from whimbrel.model.group_record import GroupRecord
 from whimbrel.store.checkpoint import read_checkpoint, write_checkpoint
 from whimbrel.store.epoch_file import EpochFile
 from whimbrel.store.master_store import MasterStore
@@ -41,25 +42,36 @@ def choose_dialect(root: Path, *, by_majority: bool, machine: Machine) -> None:
             write_checkpoint(root, committed=0, files=machine.files)
 
 
-def begin_epoch(store: MasterStore, voters: Collection[int]) -> int:
+def begin_epoch(store: MasterStore, voters: Collection[int], term: GroupRecord | None = None) -> int:
     """Begin an epoch at the end of a log that has just been opened for writing; return its number.
 
     Args:
         store: of the log.
-        voters: ids of the members whose copies count.
+        voters: ids of the members whose copies count, where roles are configured.
+        term: under which this broker was elected, which says all of that.
 
     Raises:
-        StoreError: the list of epochs can't be read or written, or has no further number.
+        StoreError: the list of epochs can't be read or written, or has no further number; or the log is not
+            what the election was about.
     """
     page, file, end = store.page, EpochFile(store.root, store.files), store.written
     known = file.load()
-    epoch = known[-1][0] + 1 if known else 1
+    last = known[-1][0] if known else 0
+    epoch = last + 1 if term is None else term.epoch
+    if term is not None and (epoch <= last or end < page.sealed_end):
+        raise StoreError(
+            f"the log ends at {end} in epoch {last}: it was sealed up to {page.sealed_end}, to lead epoch {epoch}"
+        )
     if epoch > EPOCH_MAX:
         raise StoreError(f"{file.path} ends with epoch {epoch - 1}, the last there can be")
     # After a power cut the list may name epochs whose start the log has lost.
     file.save(adopted(reached(known, end), ((epoch, end),), end))
     page.leader_epoch, page.leader_start, page.commit = epoch, end, store.visible_end
-    page.set_voters(voters)
+    seats = () if term is None else term.voters
+    page.set_seats(seats)
+    page.set_voters(dict(seats) if seats else voters)
+    if term is not None:
+        page.group = term.group
     page.leader_log = page.epoch  # last: the replicator lets members in now
     logger.info("epoch %d of %s begins at %d; committed up to %d", epoch, store.root, end, page.commit)
     return epoch

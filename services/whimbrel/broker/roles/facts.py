@@ -15,10 +15,11 @@ __all__ = ["facts_of"]
 def facts_of(role: "Role") -> BrokerFacts:
     """Return what nameservers are to know; called before each renewal."""
     options, topics, store = role.options, role.context.topics, role.store
+    elector = role.context.elector
     return BrokerFacts(
         cluster=options.cluster,
         broker_name=options.name,
-        broker_id=options.id,
+        broker_id=options.place,
         role=role.NAME,
         port=options.advertise_port or role.context.port,
         version=topics.version,
@@ -32,4 +33,7 @@ def facts_of(role: "Role") -> BrokerFacts:
         log_end=store.written,
         writable=role.writable,
         instance=role.context.instance,
+        epoch=0 if elector is None else elector.epoch,
+        member_id=0 if elector is None else options.id,
+        voters=0 if elector is None else elector.voters,
     )

@@ -5,6 +5,7 @@ A master that has just started takes no writes and keeps receives waiting until 
 are let go.
 """
 
+import asyncio
 import logging
 from dataclasses import replace
 from typing import ClassVar
@@ -19,10 +20,10 @@ from whimbrel.broker.api.recall import RecallService
 from whimbrel.broker.api.transactions import TransactionService
 from whimbrel.broker.background import start_task, start_timer
 from whimbrel.broker.cluster.known_slaves import KnownSlaves
-from whimbrel.broker.cluster.leadership import Leadership
+from whimbrel.broker.cluster.leadership import LIVE_WAIT_S, MERGE_WAIT_S, Leadership
 from whimbrel.broker.cluster.metadata import ROUND_S, MetadataSource
 from whimbrel.broker.cluster.replica_service import LeaseStreams, MetadataWatches, replica_service
-from whimbrel.broker.cluster.write_admission import WriteAdmission
+from whimbrel.broker.cluster.write_admission import ElectedAdmission, WriteAdmission
 from whimbrel.broker.consume.lane_acks import LaneAcks
 from whimbrel.broker.metrics import MESSAGE_BYTES, master_metrics, transaction_metrics
 from whimbrel.broker.options import BrokerOptions
@@ -38,14 +39,16 @@ from whimbrel.broker.tables.shared_topics import TopicSharing
 from whimbrel.broker.timing.detour import DelayDetour
 from whimbrel.broker.timing.levels import Levels
 from whimbrel.broker.transactions.transactions import Transactions
-from whimbrel.errors import NotReady
+from whimbrel.errors import NotReady, StoreError
 from whimbrel.metrics import Family
+from whimbrel.model.group_record import GroupRecord
 from whimbrel.model.registration import BrokerRole, Member, SharedTopics
 from whimbrel.model.topic import MessageType
 from whimbrel.probes import Condition
 from whimbrel.rpc.server.forwarder import Forwarder
 from whimbrel.rpc.server.handlers import Service
 from whimbrel.rpc.server.lane_calls import CallLane
+from whimbrel.store.locking import is_locked
 from whimbrel.store.master_store import MasterStore
 from whimbrel.store.shared_page import SLAVES_MAX
 
@@ -56,6 +59,7 @@ logger = logging.getLogger(__name__)
 # Receives wait no longer for leadership: without a nameserver they are served from what is known here.
 HOLD_S = 5.0
 MS_PER_HOUR = 3_600_000
+GIVE_UP_S, GIVE_UP_POLL_S = 5.0, 0.005  # for the replicator to flush and close a log that we are to write
 REFUSED_FRESH_NS = 5_000_000_000  # a slave's replicator that is refused comes back every 2 s
 
 
@@ -78,6 +82,8 @@ class MasterRole(Role):
     async def open_store(self) -> MasterStore:
         """Lock and recover the log; this raises its epoch."""
         self.choose_dialect()
+        if self.term is not None:
+            await self.log_given_up()
         store = MasterStore.open(
             self.root,
             self.options.store_options,
@@ -87,11 +93,34 @@ class MasterRole(Role):
         )
         if self.options.by_majority:
             try:
-                begin_epoch(store, self.options.voter_ids)
+                begin_epoch(store, self.options.voter_ids, self.term)
             except BaseException:
                 store.close(clean=False)
                 raise
         return store
+
+    async def log_given_up(self) -> None:
+        """Wait for the replicator beside, which has the log, to give it up.
+
+        Raises:
+            StoreError: it has not within `GIVE_UP_S`.
+        """
+        deadline = self.loop.time() + GIVE_UP_S
+        while is_locked(self.root, self.machine.files):
+            if self.loop.time() > deadline:
+                raise StoreError(f"the replicator beside has not given up the log within {GIVE_UP_S:.0f} s")
+            await asyncio.sleep(GIVE_UP_POLL_S)
+
+    @property
+    def term(self) -> GroupRecord | None:
+        """The record under which this broker was elected; None where roles are configured."""
+        elector = self.context.elector
+        return None if elector is None else elector.term
+
+    @property
+    def voters(self) -> frozenset[int]:
+        """Ids of the members whose copies count."""
+        return self.options.voter_ids if self.term is None else frozenset(dict(self.term.voters))
 
     def open_confirmed(self, file: ConfirmedFile) -> MasterConfirmed:
         """Take up how far the log is confirmed."""
@@ -119,7 +148,7 @@ class MasterRole(Role):
                 self.store,
                 self.page,
                 member=options.id,
-                voters=options.voter_ids,
+                voters=self.voters,
                 sync_flush=options.flush == "sync",
                 fallbehind_max=options.slave_fallbehind_max_bytes,
             )
@@ -144,9 +173,10 @@ class MasterRole(Role):
     def make_services(self) -> list[Service]:
         """Make the services; receives wait until this broker leads."""
         options = self.options
-        admission = WriteAdmission(
+        others = len(self.voters) // 2 if self.term is not None else options.expected_slaves
+        admission = (WriteAdmission if self.term is None else ElectedAdmission)(
             name=options.name,
-            expected_slaves=options.expected_slaves,
+            expected_slaves=others,
             nameservers=len(options.nameservers),
             first_end=self.store.written,
         )
@@ -154,7 +184,8 @@ class MasterRole(Role):
         self.leadership = Leadership(
             admission,
             name=options.name,
-            expected_slaves=options.expected_slaves,
+            expected_slaves=others,
+            live_wait_s=LIVE_WAIT_S if self.term is None else MERGE_WAIT_S,
             log_end=self.log_end,
             merged=self.merged_slaves,
             on_change=self.leadership_changed,
@@ -358,6 +389,7 @@ class MasterRole(Role):
         if self.store.failed:
             self.mend_log()
         super().beat()
+        self.appender.complete_waiting()
         self.transactions.publish()
         self.refresh_leadership()
         self.check_refused_slaves()
@@ -495,7 +527,7 @@ class MasterRole(Role):
             if view.replicator_alive and (peer := page.peer(slot))
         )
         needed = max(
-            self.options.expected_slaves, self.options.durability.acks, len(self.options.voter_ids) - 1
+            self.options.expected_slaves, self.options.durability.acks, len(self.voters) - 1
         )
         return replace(view, slaves=slaves, expected_slaves=needed)
 

@@ -437,6 +437,8 @@ class Role(ABC):
     def bell_readable(self) -> None:
         """Take the replicator's rings."""
         self.context.bell.take()
+        if self.context.elector is not None:
+            self.context.elector.rung()
         self.bell_rung()
 
     def register(self) -> None:
@@ -446,8 +448,8 @@ class Role(ABC):
         registration = self.registration = Registration(
             self.options.nameservers,
             facts=lambda: facts_of(self),
-            on_members=self.members_changed,
-            on_lost=self.nameserver_lost,
+            on_members=self.take_members,
+            on_lost=self.lose_nameserver,
             on_displaced=self.displaced,
             on_shared=self.topics_shared,
         )
@@ -457,6 +459,18 @@ class Role(ABC):
         self.context.registration = registration
         registration.start()
         self.begun.push_async_callback(self.unregister)
+
+    def take_members(self, nameserver: str, members: tuple[Member, ...], settled: bool) -> None:
+        """Take a nameserver's answer."""
+        self.members_changed(nameserver, members, settled)
+        if self.context.elector is not None:
+            self.context.elector.members_changed(nameserver, members, settled)
+
+    def lose_nameserver(self, nameserver: str) -> None:
+        """Forget what a nameserver said that is gone."""
+        self.nameserver_lost(nameserver)
+        if self.context.elector is not None:
+            self.context.elector.nameserver_lost(nameserver)
 
     async def unregister(self) -> None:
         """Leave the nameservers."""

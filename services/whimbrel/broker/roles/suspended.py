@@ -1,6 +1,6 @@
 """The services of a broker that has no role at the moment: one role has ended, the next has not started.
 
-What needs no role goes on: clients keep their sessions and may ask for routes. Everything else is refused
+What needs no role goes on: clients keep their sessions and may ask for routes, members elect. Everything else is refused
 with NotReady, which SDKs answer by trying again, here or elsewhere.
 """
 
@@ -12,7 +12,10 @@ from whimbrel.rpc.server.refusing import refusing
 __all__ = ["suspended"]
 
 WITHOUT_ROLE = frozenset(
-    {"Telemetry", "Heartbeat", "NotifyClientTermination", "QueryRoute", "QueryAssignment"}
+    {
+        "Telemetry", "Heartbeat", "NotifyClientTermination", "QueryRoute", "QueryAssignment",
+        "Suspect", "Seal",
+    }
 )
 
 

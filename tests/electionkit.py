@@ -1,0 +1,148 @@
+"""A group of members that elect their leader, as processes: members with ids from 1 on, and one nameserver.
+
+    with ElectedGroup(tmp_path) as group:
+        leader = group.await_leader()       # a `Member` that takes sends
+        leader.kill()                       # its broker and its replicator
+        group.await_leader()                # another one
+"""
+
+import signal
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import grpc
+
+from integration.test_broker_cluster import Peer
+from processes import Process, until
+
+__all__ = ["ElectedGroup", "Member"]
+
+SETTINGS: dict[str, object] = {
+    "commitlog_file_size": 1 << 20,
+    "consumequeue_file_size": 20_000,
+    "index_slots": 5_000,
+    "index_entries": 20_000,
+    "auto_create_topics": True,
+    "auto_create_groups": True,
+}
+
+
+class Member:
+    """A broker and its replicator over one store."""
+
+    def __init__(self, number: int, broker: Process, replicator: Process) -> None:
+        self.number, self.broker, self.replicator = number, broker, replicator
+
+    @property
+    def processes(self) -> tuple[Process, Process]:
+        """Both."""
+        return self.broker, self.replicator
+
+    @property
+    def peer(self) -> Peer:
+        """Calls to its broker."""
+        return Peer(self.broker)
+
+    def view(self) -> Any:
+        """What it says of replication; None when it does not answer."""
+        peer = self.peer
+        try:
+            return peer.administer("DescribeReplication")
+        except grpc.RpcError:
+            return None
+        finally:
+            peer.channel.close()
+
+    def leads(self) -> bool:
+        """Whether it takes sends."""
+        view = self.view()
+        return view is not None and view.role == "MASTER" and view.writable
+
+    def kill(self) -> None:
+        """End both at once."""
+        for process in self.processes:
+            process.signal(signal.SIGKILL)
+        for process in self.processes:
+            process.wait()
+
+    def start(self) -> None:
+        """Start both again."""
+        for process in self.processes:
+            process.launch()
+        for process in self.processes:
+            process.wait_ready()
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send both a signal."""
+        for process in self.processes:
+            process.signal(number)
+
+
+class ElectedGroup:
+    """The group, started."""
+
+    def __init__(self, root: Path, *, members: int = 3, flush: str = "sync", **broker: object) -> None:
+        self.root = root
+        self.nameserver = Process(
+            root, "nameserver", "nameserver", keeps_groups=root / "groups.json", renew_s=1, lease_s=8,
+            expected_brokers=members,
+        )  # fmt: skip
+        self.nameserver.start()
+        numbers = range(1, members + 1)
+        self.members = {number: self.member(number, list(numbers), flush, broker) for number in numbers}
+        launched = [process.launch() for member in self.members.values() for process in member.processes]
+        for process in launched:
+            process.wait_ready()
+
+    def member(self, number: int, voters: list[int], flush: str, settings: dict[str, object]) -> Member:
+        """Describe a member."""
+        store = self.root / f"store-{number}"
+        common: dict[str, object] = {"role": "elected", "id": number, "store": store, "flush": flush}
+        broker = Process(
+            self.root, "broker", f"broker-{number}",
+            **SETTINGS, **common, nameservers=[self.endpoint], coordinator="nameserver",
+            replication="majority", voters=voters, **settings,
+        )  # fmt: skip
+        size = SETTINGS["commitlog_file_size"]
+        replicator = Process(
+            self.root, "replicator", f"replicator-{number}", **common, commitlog_file_size=size
+        )
+        return Member(number, broker, replicator)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        processes = [self.nameserver, *(each for one in self.members.values() for each in one.processes)]
+        if error is not None:
+            for process in processes:
+                print(f"--- {process.name}\n{process.log_tail(40)}")
+        for process in processes:
+            process.signal(signal.SIGCONT)
+            process.kill()
+
+    @property
+    def endpoint(self) -> str:
+        """Where clients go."""
+        return self.nameserver.grpc
+
+    def leader(self, *besides: Member) -> Member | None:
+        """Return who takes sends now."""
+        return next(
+            (member for member in self.members.values() if member not in besides and member.leads()), None
+        )
+
+    def await_leader(self, *besides: Member, timeout: float = 20.0) -> Member:
+        """Wait until somebody takes sends."""
+        found = until(lambda: self.leader(*besides), timeout=timeout, what="a leader")
+        assert isinstance(found, Member)
+        return found
+
+    def timed_leader(self, *besides: Member) -> tuple[Member, float]:
+        """Wait for a leader; return how long that took as well, in seconds."""
+        began = time.monotonic()
+        return self.await_leader(*besides), time.monotonic() - began

@@ -1,0 +1,387 @@
+"""The machine of a member, alone: what it does at each event, and when it does nothing."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from whimbrel.broker.elections.machine import (
+    BETTER_S,
+    EPOCH_STEP_MAX,
+    OPENING_S,
+    PREFER_S,
+    SEALING_S,
+    AskSeals,
+    AskSuspicions,
+    Close,
+    Election,
+    Facts,
+    Open,
+    Promise,
+    State,
+    Swap,
+    silent_s,
+)
+from whimbrel.model.elections import SealAnswer, Suspicion
+from whimbrel.model.group_record import NOBODY, GroupRecord
+
+SEATS = {member: f"{member:032x}" for member in range(1, 8)}
+GROUP = "f" * 32
+RECORD = GroupRecord(
+    group=GROUP, epoch=5, leader=2, voters=tuple((member, SEATS[member]) for member in (1, 2, 3)), acks=2
+)
+FACTS = Facts(
+    now=100.0,
+    wall_ms=1_795_000_000_000,
+    heard_at=100.0,
+    connected=True,
+    leaderless=False,
+    promised=5,
+    promised_to=2,
+    last_epoch=5,
+    end=1000,
+    votes=True,
+    seat=SEATS[1],
+    group=GROUP,
+)
+GONE = replace(FACTS, connected=False, leaderless=True)
+
+
+def election(record: GroupRecord | None = RECORD, **facts: Any) -> Election:
+    found = Election(1, frozenset({1, 2, 3}))
+    found.begin(90.0)
+    found.learned(record, 7 if record is not None else 0, replace(FACTS, **facts))
+    return found
+
+
+def suspicion(member: int, **values: Any) -> Suspicion:
+    known: dict[str, Any] = {
+        "silent": True, "epoch": 5, "last_epoch": 5, "log_end": 1000, "votes": True, "seat": SEATS[member],
+        "group": GROUP, "member": member,
+    }  # fmt: skip
+    return Suspicion(**known | values)
+
+
+def seal(member: int, epoch: int, candidate: int = 1, **values: Any) -> SealAnswer:
+    known: dict[str, Any] = {
+        "sealed": True, "promised": epoch, "promised_to": candidate, "last_epoch": 5, "log_end": 1000,
+        "seat": SEATS[member], "why": "", "member": member, "votes": True,
+    }  # fmt: skip
+    return SealAnswer(**known | values)
+
+
+def sealing(record: GroupRecord = RECORD) -> Election:
+    """Return a machine that gathers seals of epoch 6; its own promise is on disk."""
+    found = election(record)
+    found.tick(GONE)
+    (swap,) = found.suspected(suspicion(3), GONE)
+    assert isinstance(swap, Swap) and swap.revision == 7 and swap.record.epoch == 6
+    promise, ask = found.swapped(True, swap.record, 8, GONE)
+    assert promise == Promise(6, 1) and ask == AskSeals((2, 3), 6)
+    assert found.promised(seal(1, 6), GONE) == []
+    return found
+
+
+def leading() -> Election:
+    found = sealing()
+    (opening,) = found.sealed(seal(3, 6), GONE)
+    assert isinstance(opening, Open) and found.state is State.OPENING
+    assert found.opened(GONE) == [] and found.state is State.LEADING
+    return found
+
+
+def test_a_member_that_hears_its_leader_does_nothing() -> None:
+    found = election()
+    for second in range(20):
+        now = 100.0 + second
+        assert found.tick(replace(FACTS, now=now, heard_at=now - 0.5)) == []
+    assert found.state is State.FOLLOWING
+
+
+def test_members_differ_in_how_long_they_wait() -> None:
+    waits = [silent_s(member) for member in range(1, 12)]
+    assert len(set(waits)) == len(waits)
+    assert all(1.99 < wait < 3.01 for wait in waits)
+
+
+def test_silence_makes_it_ask_and_enough_silent_others_make_it_stand() -> None:
+    found = election()
+    late = replace(FACTS, now=100.0 + silent_s(1))
+    assert found.tick(replace(FACTS, now=late.now - 0.01)) == []
+    assert found.tick(late) == [AskSuspicions((2, 3))]
+    assert found.suspected(suspicion(2, silent=False, epoch=4), late) == []
+    (swap,) = found.suspected(suspicion(3), late)
+    assert isinstance(swap, Swap)
+    assert (swap.record.epoch, swap.record.leader, swap.record.voters) == (6, 1, RECORD.voters)
+    assert "silent" in swap.record.history[0].why and swap.record.history[0].at_ms == FACTS.wall_ms
+
+
+def test_a_leader_that_is_gone_is_not_waited_for() -> None:
+    assert election().tick(GONE) == [AskSuspicions((2, 3))]
+    assert election().tick(replace(GONE, leaderless=False)) == []
+    assert election().tick(replace(GONE, connected=True)) == []
+
+
+def test_a_member_that_alone_is_cut_off_disturbs_nobody() -> None:
+    found = election()
+    assert found.tick(GONE)
+    for second in range(10):
+        facts = replace(GONE, now=100.0 + second)
+        found.suspected(suspicion(3, silent=False), facts)
+        assert not [action for action in found.tick(facts) if isinstance(action, Swap)]
+    assert found.suspected(suspicion(2, silent=False, epoch=5), replace(GONE, now=110)) == []
+    assert found.state is State.FOLLOWING and "leads" in found.why
+
+
+def test_a_better_log_is_let_first_for_a_while() -> None:
+    found = election()
+    found.tick(GONE)
+    assert not [a for a in found.suspected(suspicion(3, log_end=1001), GONE) if isinstance(a, Swap)]
+    later = replace(GONE, now=100.0 + BETTER_S)
+    assert isinstance(found.tick(later)[0], Swap)
+
+
+@pytest.mark.parametrize(
+    ("record", "facts", "why"),
+    [
+        (RECORD, {"votes": False}, "may have lost"),
+        (RECORD, {"seat": SEATS[4]}, "not the one that votes"),
+        (RECORD, {"group": "e" * 32}, "belongs to group"),
+        (replace(RECORD, paused=True), {}, "paused"),
+    ],
+)
+def test_who_may_not_lead_does_not_stand(record: GroupRecord, facts: dict[str, Any], why: str) -> None:
+    found = election(record)
+    assert found.tick(replace(GONE, now=200.0, **facts)) == []
+    assert why in found.why
+
+
+def test_nobody_stands_before_the_coordinator_and_the_replicator_have_told() -> None:
+    found = Election(1, frozenset({1, 2, 3}))
+    found.begin(0.0)
+    assert found.tick(GONE) == []
+    assert election().tick(replace(GONE, seat="")) == []
+
+
+def test_the_record_decides_between_two_candidates() -> None:
+    found = election()
+    found.tick(GONE)
+    (swap,) = found.suspected(suspicion(3), GONE)
+    assert isinstance(swap, Swap)
+    other = replace(RECORD, epoch=6, leader=3)
+    assert found.swapped(False, other, 8, GONE) == []
+    assert found.state is State.FOLLOWING and found.record == other
+
+
+def test_a_swap_without_an_answer_leads_nowhere() -> None:
+    found = election()
+    found.tick(GONE)
+    found.suspected(suspicion(3), GONE)
+    assert found.swapped(False, None, 0, GONE) == []
+    assert found.state is State.FOLLOWING
+
+
+def test_it_leads_with_enough_seals_of_voters_and_its_own() -> None:
+    found = election()
+    found.tick(GONE)
+    (swap,) = found.suspected(suspicion(3), GONE)
+    assert isinstance(swap, Swap)
+    found.swapped(True, swap.record, 8, GONE)
+    assert found.sealed(seal(3, 6), GONE) == []  # its own promise is not on disk yet
+    (opening,) = found.promised(seal(1, 6), GONE)
+    assert opening == Open(swap.record)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        seal(3, 6, sealed=False),
+        seal(3, 6, votes=False),
+        seal(3, 6, seat=SEATS[4]),
+        seal(3, 6, candidate=2),
+        seal(3, 5),
+        seal(4, 6),
+    ],
+)
+def test_what_is_no_seal_of_a_voter_does_not_count(answer: SealAnswer) -> None:
+    found = sealing()
+    assert found.sealed(answer, GONE) == []
+    assert found.state is State.SEALING
+
+
+def test_a_higher_promise_ends_a_candidacy() -> None:
+    found = sealing()
+    assert found.sealed(seal(3, 9, candidate=2), GONE) == []
+    assert found.state is State.FOLLOWING and found.known_epoch == 9
+
+
+def test_a_candidate_lets_a_better_log_lead() -> None:
+    found = sealing()
+    (swap,) = found.sealed(seal(3, 6, log_end=1001), GONE)
+    assert isinstance(swap, Swap)
+    assert (swap.record.leader, swap.record.prefer, swap.record.epoch) == (NOBODY, 3, 6)
+    assert found.state is State.FOLLOWING
+    # A later epoch matters more than a longer log.
+    assert isinstance(sealing().sealed(seal(3, 6, last_epoch=4, log_end=9999), GONE)[0], Open)
+
+
+def test_the_best_log_of_a_member_that_may_not_lead_does_not_matter() -> None:
+    found = sealing()
+    found.sealed(seal(2, 6, log_end=5000, votes=False), GONE)
+    assert isinstance(found.sealed(seal(3, 6), GONE)[0], Open)
+
+
+def test_the_preferred_one_stands_at_once_and_others_wait() -> None:
+    resigned = replace(RECORD, epoch=6, leader=NOBODY, prefer=1)
+    found = election()
+    sealed = replace(FACTS, promised=6, promised_to=2)
+    why, actions = found.asked_to_seal(6, 2, FACTS)
+    assert not why and actions == [Promise(6, 2)]
+    found.learned(resigned, 8, sealed)
+    assert found.tick(sealed) == [AskSuspicions((2, 3))]
+    assert found.silent(sealed)
+
+    other = election()
+    other.asked_to_seal(6, 2, FACTS)
+    other.learned(replace(resigned, prefer=3), 8, sealed)
+    assert other.tick(sealed) == []
+    assert other.silent(sealed)  # it does not keep the preferred one from standing
+    assert other.tick(replace(sealed, now=100.0 + PREFER_S)) == [AskSuspicions((2, 3))]
+
+
+def test_who_was_promised_gets_time_to_open_its_log() -> None:
+    found = election()
+    found.asked_to_seal(6, 3, GONE)
+    found.learned(replace(RECORD, epoch=6, leader=3), 8, GONE)
+    promised = replace(GONE, promised=6, promised_to=3)
+    assert found.tick(promised) == [] and not found.silent(promised)
+    assert found.tick(replace(promised, now=100.0 + OPENING_S)) == [AskSuspicions((2, 3))]
+
+
+def test_a_candidate_gives_up_after_a_while() -> None:
+    found = sealing()
+    assert found.tick(replace(GONE, now=100.0 + SEALING_S)) == [AskSeals((2, 3), 6)]
+    assert found.tick(replace(GONE, now=100.1 + SEALING_S)) == []
+    assert found.state is State.FOLLOWING
+
+
+def test_promises_are_kept() -> None:
+    found = election()
+    assert found.asked_to_seal(4, 3, FACTS)[0]
+    assert found.asked_to_seal(5, 3, FACTS)[0]  # of epoch 5 to member 2
+    assert found.asked_to_seal(5, 2, FACTS) == ("", [])  # it has it already
+    assert found.asked_to_seal(6, 3, FACTS) == ("", [Promise(6, 3)])
+
+
+def test_a_leader_gives_its_log_back_before_it_promises() -> None:
+    found = leading()
+    led = replace(GONE, promised=6, promised_to=1)
+    assert found.asked_to_seal(6, 3, led)[0]
+    assert found.state is State.LEADING
+    why, actions = found.asked_to_seal(7, 3, led)
+    assert why and isinstance(actions[0], Close) and found.state is State.CLOSING
+    assert found.asked_to_seal(7, 3, led)[0]
+    found.closed(led)
+    assert found.asked_to_seal(7, 3, led) == ("", [Promise(7, 3)])
+
+
+def test_a_leader_stops_when_the_record_names_another_one() -> None:
+    found = leading()
+    assert found.learned(replace(RECORD, epoch=7, leader=3), 9, GONE) == [Close(found.why)]
+    opening = sealing()
+    opening.sealed(seal(3, 6), GONE)
+    assert opening.learned(replace(RECORD, epoch=7, leader=3), 9, GONE) == []
+    assert isinstance(opening.opened(GONE)[0], Close)
+
+
+def test_a_log_that_could_not_be_opened_is_followed_with() -> None:
+    found = sealing()
+    found.sealed(seal(3, 6), GONE)
+    found.closed(GONE, "the disk is full")
+    assert found.state is State.FOLLOWING and found.why == "the disk is full"
+    assert found.candidacy is None
+
+
+def test_a_leader_that_resigns_names_who_is_to_lead() -> None:
+    found = leading()
+    swap, close = found.resign(3, GONE)
+    assert isinstance(swap, Swap) and isinstance(close, Close)
+    assert (swap.record.leader, swap.record.prefer) == (NOBODY, 3)
+    assert election().resign(3, FACTS) == []
+
+
+def test_prior_voters_must_seal_as_well() -> None:
+    prior = tuple((member, SEATS[member]) for member in (1, 4, 5))
+    found = election(replace(RECORD, prior=prior, prior_acks=2))
+    found.tick(GONE)
+    assert not [a for a in found.suspected(suspicion(3), GONE) if isinstance(a, Swap)]
+    (swap,) = found.suspected(suspicion(4), GONE)
+    assert isinstance(swap, Swap) and swap.record.prior == prior
+    found.swapped(True, swap.record, 8, GONE)
+    found.promised(seal(1, 6), GONE)
+    assert found.sealed(seal(3, 6), GONE) == []
+    assert isinstance(found.sealed(seal(4, 6), GONE)[0], Open)
+
+
+def test_what_others_say_of_epochs_raises_ours_by_steps() -> None:
+    found = election()
+    found.heard_epoch(1 << 30)
+    assert found.known_epoch == 5 + EPOCH_STEP_MAX
+
+
+def test_a_coordinator_that_has_lost_its_file_elects_nobody() -> None:
+    found = election()
+    assert found.learned(None, 0, FACTS) == []
+    assert found.record == RECORD and "lost" in found.why
+    fresh = election(None)
+    assert fresh.tick(GONE) == [] and "give it its file back" in fresh.why
+
+
+class TestAGroupThatIsMade:
+    ALONE = replace(GONE, promised=0, promised_to=0, last_epoch=0, end=0, group="")
+
+    def gathering(self) -> Election:
+        found = election(None, group="")
+        assert found.tick(self.ALONE) == [AskSuspicions((2, 3))]
+        return found
+
+    @staticmethod
+    def answer(member: int, **values: Any) -> Suspicion:
+        return suspicion(member, **{"epoch": 0, "last_epoch": 0, "log_end": 0, "group": ""} | values)
+
+    def test_the_best_log_makes_it_once_all_are_there(self) -> None:
+        found = self.gathering()
+        assert found.suspected(self.answer(2), self.ALONE) == []
+        assert "missing: 3" in found.why
+        (swap,) = found.suspected(self.answer(3), self.ALONE)
+        assert isinstance(swap, Swap) and swap.revision == 0
+        record = swap.record
+        assert (record.epoch, record.leader, record.voters, record.acks) == (1, 1, RECORD.voters, 2)
+        assert GroupRecord.decode(record.encode()) == record
+        # It needs seals as any other leader does.
+        promise, asked = found.swapped(True, record, 1, self.ALONE)
+        assert promise == Promise(1, 1) and asked == AskSeals((2, 3), 1)
+
+    @pytest.mark.parametrize("longer", [{"log_end": 1}, {"last_epoch": 1}])
+    def test_another_one_makes_it_where_its_log_goes_on_further(self, longer: dict[str, Any]) -> None:
+        found = self.gathering()
+        found.suspected(self.answer(2), self.ALONE)
+        assert found.suspected(self.answer(3, **longer), self.ALONE) == []
+        assert "member 3 is to make the group" in found.why
+
+    def test_a_member_of_another_group_stops_it(self) -> None:
+        found = self.gathering()
+        found.suspected(self.answer(2, group=GROUP), self.ALONE)
+        assert not [a for a in found.suspected(self.answer(3), self.ALONE) if isinstance(a, Swap)]
+        assert "belongs to group" in found.why
+
+    def test_a_record_that_comes_meanwhile_counts(self) -> None:
+        found = self.gathering()
+        found.learned(RECORD, 1, self.ALONE)
+        assert found.state is State.FOLLOWING
+
+    def test_who_is_not_to_vote_makes_none(self) -> None:
+        found = Election(4, frozenset({1, 2, 3}))
+        found.begin(0.0)
+        found.learned(None, 0, self.ALONE)
+        assert found.tick(self.ALONE) == []
