@@ -74,7 +74,7 @@ logger = logging.getLogger(__name__)
 
 CUT_KEEP_BYTES: Final = 1 << 30  # one log file; what a majority has not committed is at most 64 MiB
 DRAFT = "cut-draft"
-SECTOR = 512  # no power loss leaves a part of one zeroed
+SECTOR = 512  # what was on its way to the disk is there or not, sector by sector
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,7 +259,7 @@ def saved_already(root: Path, segments: Segments, point: int, end: int, pieces: 
 
 
 def holds(files: Files, path: Path, segments: Segments, piece: Piece) -> bool:
-    """Return whether a saved file has every byte of a piece, but for sectors that are zeros in the log."""
+    """Return whether a saved file has every byte of a piece that is not zero in the log by now."""
     if not files.exists(path) or files.size(path) < piece.end - piece.begin:
         return False
     fd = files.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -277,11 +277,12 @@ def holds(files: Files, path: Path, segments: Segments, piece: Piece) -> bool:
 
 
 def zeroed_only(data: bytes, saved: bytes, position: int) -> bool:
-    """Return whether bytes at a position of a file are as saved, or zeros, sector by sector."""
+    """Return whether bytes at a position of a file are as saved, but for zeros up to the end of a sector."""
     at = 0
     while at < len(data):
         stop = at + SECTOR - (position + at) % SECTOR
-        if data[at:stop] != saved[at:stop] and data[at:stop].strip(b"\0"):
+        left = data[at:stop].rstrip(b"\0")
+        if left != saved[at : at + len(left)]:
             return False
         at = stop
     return True
@@ -331,6 +332,9 @@ def save(
     except OSError:  # no later sync makes this name durable for certain: another call takes it anew
         with contextlib.suppress(OSError):
             files.rename(directory / name, draft)
+            files.rmdir(
+                directory
+            )  # the same is so for its own name, if it is a new one; else it is not empty
         raise
     return directory / name
 
@@ -382,8 +386,7 @@ def end_log(root: Path, segments: Segments, point: int, page: SharedPage, machin
     """
     files, directory = segments.files, segments.directory
     for start in [start for start in reversed(segments.starts) if start > point]:
-        files.unlink(directory / segment_name(start))
-        files.sync_directory(directory)
+        remove_file(files, directory, start)
         segments.starts.remove(start)
     segments.close()
     start = segments.start_of(point)
@@ -399,6 +402,22 @@ def end_log(root: Path, segments: Segments, point: int, page: SharedPage, machin
             raise
     finally:
         files.close(fd)
+
+
+def remove_file(files: Files, directory: Path, start: int) -> None:
+    """Remove a file of the log; it is gone from the disk, or, after an error, there.
+
+    A name whose removal was not synced may be there again after a power loss, and the one before it not.
+    """
+    path, draft = directory / segment_name(start), directory / f"segment-{start:020d}"
+    files.rename(path, draft)  # a name that a start removes
+    try:
+        files.sync_directory(directory)
+    except OSError:
+        with contextlib.suppress(OSError):
+            files.rename(draft, path)
+        raise
+    files.unlink(draft)
 
 
 def doubt(root: Path, point: int, page: SharedPage, machine: Machine) -> None:

@@ -23,6 +23,7 @@ from whimbrel.store.commitlog import LogWriter
 from whimbrel.store.cut import cut_directory, list_cuts
 from whimbrel.store.divergence import DRAFT, cut_aside, finish_cut
 from whimbrel.store.epoch_file import EpochFile
+from whimbrel.store.failed_sync import read_marker, set_marker
 from whimbrel.store.locking import StoreLock
 from whimbrel.store.log_reader import LogReader
 from whimbrel.store.master_store import MasterStore
@@ -370,12 +371,11 @@ class CutScene(CrashScene):
 
     Attributes:
         point: where.
-        done: whether the cut has returned.
     """
 
     def __init__(self, seed: int, point: int) -> None:
         super().__init__(seed, ROOT, *(ROOT / name for name in ("commitlog", "whimbrel")))
-        self.point, self.done = point, False
+        self.point = point
 
     def closed(self) -> None:
         ours(ROOT, machine=self.process)
@@ -390,7 +390,6 @@ class CutScene(CrashScene):
 
     def act(self) -> None:
         aside(ROOT, self.point, machine=self.process)
-        self.done = True
 
     def check(self) -> None:
         """The next start completes it; whatever happens then, the log ends there, and the rest is saved."""
@@ -484,7 +483,8 @@ def refuse(scene: CutScene, nth: int, *, again: bool) -> bool:
         assert "can't be" in str(error), error
     else:
         return False
-    scene.host.disk.heal()
+    finally:
+        scene.host.disk.heal()
     if not again:
         scene.process.kill()
     return True
@@ -517,6 +517,34 @@ def test_after_a_failed_sync_of_the_zeros_the_log_is_written_again(tmp_path: Pat
     scene.host.power_loss(share=0.0)
     data = scene.host.disk.content(ROOT / "commitlog" / segment_name(0))
     assert not data[IN_FIRST:].strip(b"\0"), "no old record is left that could count as one of the new log"
+
+
+def test_a_marker_of_an_earlier_failed_sync_is_not_moved_up() -> None:
+    scene = CutScene(1, IN_SECOND)
+    scene.closed()
+    page = SharedPage.open(ROOT, scene.process)
+    set_marker(ROOT, page, scene.process, 300)
+    scene.host.disk.inject("fsync", path=f"*/commitlog/{FILE:020d}")
+    with pytest.raises(StoreError, match="can't be cut"):
+        scene.act()
+    assert read_marker(ROOT, page, scene.process) == 300
+    page.close()
+
+
+def test_bytes_that_no_sync_has_covered_are_doubted_with_the_zeros() -> None:
+    """What a killed writer left in the page cache, below the point and above its mark."""
+    scene = CutScene(1, IN_SECOND)
+    scene.closed()
+    mark = LogMark.load(ROOT, scene.process.files)
+    assert mark is not None
+    mark.offset = mark.check = BORDERS[3]
+    mark.save(ROOT, scene.process.files)
+    scene.host.disk.inject("fsync", path=f"*/commitlog/{FILE:020d}")
+    with pytest.raises(StoreError, match="can't be cut"):
+        scene.act()
+    page = SharedPage.open(ROOT, scene.process)
+    assert read_marker(ROOT, page, scene.process) == BORDERS[3]
+    page.close()
 
 
 @pytest.mark.parametrize("punches", [True, False])
