@@ -39,14 +39,14 @@ import re
 import struct
 import zlib
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
 from whimbrel.errors import StoreError
 from whimbrel.machine import FILES, Files
 
-__all__ = ["MEMBER_MAX", "SEAT_FILE", "Seat", "SeatFile", "draw_uuid", "may_vote"]
+__all__ = ["MEMBER_MAX", "SEAT_FILE", "Seat", "SeatFile", "after_cut", "cutting", "draw_uuid", "may_vote"]
 
 logger = logging.getLogger(__name__)
 
@@ -116,6 +116,18 @@ def draw_uuid(random: Callable[[int], bytes] = os.urandom) -> str:
     return random(16).hex()
 
 
+def cutting(seat: Seat, point: int, end: int) -> Seat:
+    """Return a seat with the intent to cut a log that ends at `end` at a point (`divergence.py`)."""
+    return replace(seat, cut=(point, end))
+
+
+def after_cut(seat: Seat) -> Seat:
+    """Return a seat whose cut is done: its log is known to be on disk up to the point at most."""
+    if seat.cut is None:
+        return seat
+    return replace(seat, cut=None, floor=min(seat.floor, seat.cut[0]))
+
+
 def may_vote(seat: Seat, *, end: int, boot: str, clean: bool, flush: str) -> bool:
     """Return whether a member that has just opened its log still holds all that it ever acknowledged.
 
@@ -130,7 +142,7 @@ def may_vote(seat: Seat, *, end: int, boot: str, clean: bool, flush: str) -> boo
         flush: the setting: under `async` what was acknowledged may have been in the page cache only, which a
             new boot has lost.
     """
-    if not seat.votes or end < seat.floor:
+    if not seat.votes or end < after_cut(seat).floor:
         return False
     return seat.boot == boot or clean or flush != "async"
 

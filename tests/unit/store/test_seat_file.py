@@ -14,7 +14,7 @@ from cachedisk import CacheDisk
 from crashkit import CrashScene, crash_everywhere
 from whimbrel.errors import StoreError
 from whimbrel.machine import Files
-from whimbrel.store.seat_file import SEAT_FILE, Seat, SeatFile, draw_uuid, may_vote
+from whimbrel.store.seat_file import SEAT_FILE, Seat, SeatFile, after_cut, cutting, draw_uuid, may_vote
 
 UUID = "0123456789abcdef0123456789abcdef"
 GROUP = "00112233445566778899aabbccddeeff"
@@ -347,6 +347,8 @@ OTHER = "e" * 32
         (VOTER, 100, OTHER, False, "async", False),
         (VOTER, 99, BOOT, True, "sync", False),  # damaged, not short
         (replace(VOTER, votes=False), 100, BOOT, True, "sync", False),  # only a leader gives the vote back
+        (cutting(VOTER, 60, 120), 60, BOOT, True, "sync", True),  # what it cut was never acknowledged
+        (cutting(VOTER, 60, 120), 59, BOOT, True, "sync", False),
         (replace(VOTER, boot=""), 100, BOOT, False, "async", False),
         (replace(VOTER, boot=""), 100, BOOT, True, "async", True),
     ],
@@ -355,3 +357,11 @@ def test_who_may_have_lost_what_it_acknowledged_does_not_vote(
     seat: Seat, end: int, boot: str, clean: bool, flush: str, votes: bool
 ) -> None:
     assert may_vote(seat, end=end, boot=boot, clean=clean, flush=flush) is votes
+
+
+def test_a_cut_lowers_the_floor_once_it_is_done() -> None:
+    begun = cutting(VOTER, 60, 120)
+    assert (begun.cut, begun.floor) == ((60, 120), 100)
+    assert after_cut(begun) == replace(VOTER, floor=60)
+    assert after_cut(cutting(VOTER, 110, 120)) == VOTER
+    assert after_cut(VOTER) is VOTER
