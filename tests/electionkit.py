@@ -1,9 +1,9 @@
 """A group of members that elect their leader, as processes: members with ids from 1 on, and one nameserver.
 
-    with ElectedGroup(tmp_path) as group:
-        leader = group.await_leader()       # a `Member` that takes sends
-        leader.kill()                       # its broker and its replicator
-        group.await_leader()                # another one
+with ElectedGroup(tmp_path) as group:
+    leader = group.await_leader()       # a `Member` that takes sends
+    leader.kill()                       # its broker and its replicator
+    group.await_leader()                # another one
 """
 
 import signal

@@ -78,6 +78,16 @@ class Doorbell:
             self.out.connect(f"{self.base}{other}.sock")
             self.out.send(b"!")
 
+    def answers(self, other: Bell) -> bool:
+        """Return whether the other process lives: its socket goes with it, however it ends."""
+        kind = socket.SOCK_DGRAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC
+        with socket.socket(socket.AF_UNIX, kind) as probe:
+            try:
+                probe.connect(f"{self.base}{other}.sock")
+            except OSError:
+                return False
+        return True
+
     def hang_up(self) -> None:
         """Close the way to the other's socket."""
         out, self.out = self.out, None

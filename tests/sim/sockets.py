@@ -267,6 +267,11 @@ class SimDoorbell:
         if network.rng.random() > 0.02:
             network.scheduler.later(network.rng.uniform(*RING_S), arrive)
 
+    def answers(self, other: str) -> bool:
+        """Whether the other process lives."""
+        bell = self.network.bell_names.get((self.root, other))
+        return bell is not None and not bell.process.dead
+
     def take(self) -> bool:
         """Take one ring."""
         if not self.rings:

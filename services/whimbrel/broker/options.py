@@ -32,7 +32,10 @@ class BrokerOptions:
 
     name: str = option("broker-a", help="name shared by a master and its slaves")
     id: int = option(
-        0, help="0 for the master, above 0 for slaves and elected members, each its own", minimum=0, maximum=63
+        0,
+        help="0 for the master, above 0 for slaves and elected members, each its own",
+        minimum=0,
+        maximum=63,
     )
     role: Literal["master", "slave", "elected"] = option(
         "master", help="what this broker is; elected: the members of its group agree on who leads"
@@ -188,7 +191,9 @@ class BrokerOptions:
         elif not self.nameservers:
             raise ValueError("coordinator: there is no nameserver that could be it")
         if self.replication != "majority":
-            raise ValueError("coordinator: only a group that commits by majority elects, set replication to it")
+            raise ValueError(
+                "coordinator: only a group that commits by majority elects, set replication to it"
+            )
         if not self.id:
             raise ValueError("id: members of a group that elects have ids from 1 on, each its own")
 

@@ -66,6 +66,7 @@ LEADER_BEAT_MAX_NS = 1_500_000_000  # a broker whose beat is older tells members
 # An elected leader tells members nothing either when for so long too few of them have reported: they would
 # not look for another one while a cut lets its frames through, and not their reports.
 QUORUM_S = 2.5
+BROKER_APART_S = 0.1  # between two looks whether the broker of an elected leader lives
 REPEAT_S = 60.0  # the same refusal is logged once in so long, as is that there is no room
 
 
@@ -126,6 +127,7 @@ class Feeder:
         self.elected = options.role == "elected"
         self.led_since = 0.0  # when the broker had begun its epoch
         self.quorum = True  # enough voters report
+        self.broker_lives, self.broker_looked_at = True, float("-inf")
         self.epoch_file = EpochFile(self.root, loop.machine.files)
         self.busy = self.acks_moved = False
         self.sent_bytes = 0  # to all slaves, since the start
@@ -150,6 +152,8 @@ class Feeder:
             self.change_epoch()
         self.begin, self.end = self.page.begin, self.page.written
         self.majority = self.page.ha_dialect == DIALECT
+        if self.elected and now - self.broker_looked_at >= BROKER_APART_S:
+            self.broker_looked_at, self.broker_lives = now, self.loop.bell.answers("broker")
         if self.majority or self.leading:
             self.look_at_leader()
         if self.ack_timer is not None:
@@ -220,13 +224,13 @@ class Feeder:
         return (
             page.commit != self.commit
             or page.commit_saw != self.commit_saw
-            or (page.leader_log == self.epoch) != self.leading
+            or (page.leader_log == self.epoch and self.broker_lives) != self.leading
         )
 
     def look_at_leader(self) -> None:
         """Take what the broker says of its epoch and of the commit offset."""
         page = self.page
-        leading = self.majority and bool(self.epoch) and page.leader_log == self.epoch
+        leading = self.majority and bool(self.epoch) and page.leader_log == self.epoch and self.broker_lives
         if self.leading and not leading:
             for connection in self.everybody():
                 if connection.member is not None:
@@ -420,7 +424,9 @@ class Feeder:
                 " voters, or give it the id of one that is gone"
             )
         if core.counts and self.elected and core.preface.seat.hex() != page.seat_of(core.member):
-            core.counts = False  # its disk is not the one that votes (R9a): it is fed, and acknowledges nothing
+            core.counts = (
+                False  # its disk is not the one that votes (R9a): it is fed, and acknowledges nothing
+            )
             logger.info("member %d has another store than the one that votes: it only follows", core.member)
         begun = page.leader_epoch, page.leader_start
         if core.preface.promised > begun[0]:

@@ -717,7 +717,7 @@ class Follower:
                 " damaged; keep the one that is right, and start the other member with an empty store"
             )
         self.disconnect(str(diverged), logging.WARNING)
-        promises.intend_cut((diverged.point, log.end))
+        promises.intend_cut(diverged.point, log.end)
         raise Repair(f"{diverged}; they are kept in whimbrel/cut, and cut")
 
     def fail(self, error: PeerError, now: float) -> None:

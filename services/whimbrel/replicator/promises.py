@@ -27,7 +27,7 @@ from typing import Final
 
 from whimbrel.errors import StoreError, WhimbrelError
 from whimbrel.machine import Machine
-from whimbrel.store.seat_file import Seat, SeatFile, draw_uuid, may_vote
+from whimbrel.store.seat_file import Seat, SeatFile, after_cut, draw_uuid, may_vote
 from whimbrel.store.shared_page import SharedPage
 
 __all__ = ["Promises", "Repair"]
@@ -154,14 +154,21 @@ class Promises:
         self.page.votes = 1
         logger.info("this member holds all that is committed: it votes again")
 
-    def intend_cut(self, cut: tuple[int, int] | None) -> None:
-        """Put on disk that the log is about to be cut, or that this is done.
+    def intend_cut(self, point: int, end: int) -> None:
+        """Put on disk that the log, which ends at `end`, is about to be cut at `point`.
 
         Raises:
             StoreError: the disk refuses.
         """
-        floor = self.seat.floor if cut is None else min(self.seat.floor, cut[0])
-        self.save(replace(self.seat, cut=cut, floor=floor))
+        self.save(replace(self.seat, cut=(point, end)))
+
+    def cut_done(self) -> None:
+        """Put on disk that it is.
+
+        Raises:
+            StoreError: the disk refuses.
+        """
+        self.save(after_cut(self.seat))
 
     def save(self, seat: Seat) -> None:
         """Put a seat on disk, if it is another one.

@@ -25,6 +25,7 @@ from whimbrel.replicator.options import ReplicatorOptions
 from whimbrel.replicator.promises import Promises
 from whimbrel.replicator.sockets import named
 from whimbrel.store.commitlog import LogWriter
+from whimbrel.store.divergence import finish_cut
 from whimbrel.store.locking import is_locked
 from whimbrel.store.options import StoreOptions
 
@@ -172,9 +173,7 @@ class SlaveRole:
             self.finish_cut(self.promises)
         self.log = LogWriter.open(self.root, self.store_options(), machine=self.loop.machine)
         self.loop.ring_broker()
-        self.follower = Follower(
-            self.loop, self.options, self.log, promises=self.promises, clock=self.clock
-        )
+        self.follower = Follower(self.loop, self.options, self.log, promises=self.promises, clock=self.clock)
         return self.follower
 
     def finish_cut(self, promises: Promises) -> None:
@@ -183,11 +182,9 @@ class SlaveRole:
         Raises:
             StoreError: the disk refuses, or has no room to keep it.
         """
-        cut = promises.seat.cut
-        if cut is None:
-            return
-        raise NotImplementedError
-        promises.intend_cut(None)
+        if promises.seat.cut is not None:
+            finish_cut(self.root, promises.seat, machine=self.loop.machine)
+            promises.cut_done()
 
     def store_options(self) -> StoreOptions:
         """Return how the log is written."""

@@ -275,7 +275,9 @@ class SharedPage:
     commit = Cell(COMMIT)  # master: so many members hold the log up to here that it counts
     heard_commit = Cell(HEARD)  # slave: the leader's commit offset, as far as our log goes
     heard_epoch = Cell(HEARD + 8)  # slave: of the leader that we follow, 0 while none
-    heard_ns = Cell(HEARD + 16)  # slave: time.monotonic_ns() of the last frame of a leader, 0 before the first
+    heard_ns = Cell(
+        HEARD + 16
+    )  # slave: time.monotonic_ns() of the last frame of a leader, 0 before the first
     higher_epoch = Cell(HEARD + 24)  # master: a member was refused that follows this epoch; 0: none was
     last_epoch = Cell(HEARD + 32)  # slave: the last epoch that our log is in, 0: none
 

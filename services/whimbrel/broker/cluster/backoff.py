@@ -5,17 +5,18 @@
       └───────────────────────────────────────────────────────────────────┘
 
 How long to wait is tenacity's; a step returns whether it got through. A `Pause` ends sooner when there is a
-reason to try at once.
+reason to try at once, an `Attempt` when the peer has moved.
 """
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from operator import not_
+from typing import Any
 
 from tenacity import AsyncRetrying, retry_if_result, wait_exponential
 
-__all__ = ["RETRY_S_MAX", "RETRY_S_MIN", "Pause", "keep_trying"]
+__all__ = ["RETRY_S_MAX", "RETRY_S_MIN", "Attempt", "Pause", "keep_trying"]
 
 RETRY_S_MIN = 0.1
 # A nameserver that comes back answers "not ready" until brokers had one renewal period, 2 s; and a master
@@ -61,3 +62,32 @@ async def keep_trying(step: Step, pause: Callable[[float], Awaitable[None]] = as
     while True:
         await attempts(step)
         await pause(RETRY_S_MIN)
+
+
+class Attempt:
+    """A call to a peer that may move: the call ends when the peer is said to be elsewhere.
+
+    A peer that hangs ends no call of its own.
+    """
+
+    def __init__(self) -> None:
+        self.address = ""
+        self.task: asyncio.Task[None] | None = None
+
+    async def run(self, address: str, work: Coroutine[Any, Any, None]) -> None:
+        """Make a call to the peer at `address`; return when it is over, or was ended. Errors are the call's."""
+        self.address, self.task = address, asyncio.ensure_future(work)
+        try:
+            await asyncio.wait([self.task])
+        finally:
+            task, self.task = self.task, None
+            if not task.done():  # we are cancelled
+                task.cancel()
+                await asyncio.wait([task])
+        if not task.cancelled():
+            task.result()
+
+    def end_unless(self, address: str) -> None:
+        """End the call that is under way, if it is to another address."""
+        if self.task is not None and address and address != self.address:
+            self.task.cancel()

@@ -12,7 +12,7 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
-from whimbrel.broker.cluster.backoff import RETRY_S_MAX, Pause, keep_trying
+from whimbrel.broker.cluster.backoff import RETRY_S_MAX, Attempt, Pause, keep_trying
 from whimbrel.broker.cluster.metadata import EncodedChange, Metadata
 from whimbrel.broker.tables.groups import GroupTable
 from whimbrel.broker.tables.offset_files import DelayOffsets, decode_offsets
@@ -65,15 +65,17 @@ class MetadataSync:
         self.import_offsets = import_offsets
         self.merge_deleted_offsets = merge_deleted_offsets
         self.synced = False  # whether the master's metadata was applied since it was lost last
-        self.pause = Pause()
+        self.got = False  # whether any came in the present attempt
+        self.pause, self.attempt = Pause(), Attempt()
         self.trouble = ""  # the last one: each is logged once
 
     def hurry(self) -> None:
-        """Try again at once: a master that has just begun to lead refused the last attempt.
+        """Try again at once: a master that has just begun to lead refused the last attempt, or is elsewhere now.
 
         A topic that is not copied is one whose messages this slave holds and can't serve.
         """
         self.pause.end()
+        self.attempt.end_unless(self.address())
 
     async def run(self) -> None:
         """Follow the master until cancelled."""
@@ -81,21 +83,25 @@ class MetadataSync:
 
     async def follow(self) -> bool:
         """Watch the master until that ends; return whether its metadata came in."""
-        address, got = self.address(), False
+        address, self.got = self.address(), False
         self.pause.begin()
         try:
             if address:
-                async for metadata in self.watch(address):
-                    self.apply(metadata)
-                    if not self.synced:
-                        logger.info("metadata is copied from the master at %s", address)
-                    self.synced, self.trouble, got = True, "", True
+                await self.attempt.run(address, self.copy(address))
         except WhimbrelError as error:
             if str(error) != self.trouble:
                 logger.info("metadata can't be copied from %s: %s", address, error)
             self.trouble = str(error)
         self.synced = False
-        return got
+        return self.got
+
+    async def copy(self, address: str) -> None:
+        """Apply what the master sends, for as long as it does."""
+        async for metadata in self.watch(address):
+            self.apply(metadata)
+            if not self.synced:
+                logger.info("metadata is copied from the master at %s", address)
+            self.synced, self.trouble, self.got = True, "", True
 
     def apply(self, metadata: Metadata) -> None:
         """Take over what changed."""
@@ -139,7 +145,7 @@ class LeaseSync:
         """`exchange` runs one stream to an address until it ends."""
         self.address = address
         self.exchange = exchange
-        self.pause = Pause()
+        self.pause, self.attempt = Pause(), Attempt()
         self.trouble = ""
 
     def hurry(self) -> None:
@@ -148,6 +154,7 @@ class LeaseSync:
         A master that has just started takes no writes before our lease state has come in.
         """
         self.pause.end()
+        self.attempt.end_unless(self.address())
 
     async def run(self) -> None:
         """Keep the stream until cancelled."""
@@ -159,7 +166,7 @@ class LeaseSync:
         self.pause.begin()
         try:
             if address:
-                await self.exchange(address)
+                await self.attempt.run(address, self.exchange(address))
         except WhimbrelError as error:
             if str(error) != self.trouble:
                 logger.info("no lease stream to %s: %s", address, error)

@@ -50,6 +50,7 @@ logger = logging.getLogger(__name__)
 LOOK_S = 0.1  # between two looks at the clock
 AGAIN_S = 0.5  # before a call that has failed to the coordinator, or a change of role, is tried again
 PROMISE_POLL_S = 0.02  # what a lost ring costs while a promise is waited for
+STANDING = (State.ASKING, State.SWAPPING, State.SEALING, State.OPENING)
 REPLICA_ROLES: dict[BrokerRole, int] = {"master": 1, "slave": 2}
 
 
@@ -123,7 +124,7 @@ class Elector:
     def facts(self) -> Facts:
         """Return what this member knows of itself now."""
         page, host = self.page, self.host
-        alive = page.replica_alive(host.monotonic_ns())
+        alive = self.bell.answers("replicator") and page.replica_alive(host.monotonic_ns())
         promised, promised_to = page.sealed
         leading = self.machine.owns_log
         return Facts(
@@ -207,10 +208,13 @@ class Elector:
     def feed(self, actions: Sequence[Action]) -> None:
         """Do what is to be done."""
         record = self.machine.record
-        if record is not None and self.page.group != record.group and self.page.seat_group in ("", record.group):
+        if (
+            record is not None
+            and self.page.group != record.group
+            and self.page.seat_group in ("", record.group)
+        ):
             self.page.group = record.group
-        if self.machine.state is not State.FOLLOWING or self.machine.why:
-            self.tell(f"{self.machine.state.value}: {self.machine.why or self.machine.trigger}")
+        self.tell_state()
         for action in actions:
             if isinstance(action, AskSuspicions):
                 for member in action.members:
@@ -220,6 +224,12 @@ class Elector:
                     self.ask(("seal", member), self.ask_seal(member, action.epoch))
             else:
                 self.spawn(self.do(action))
+
+    def tell_state(self) -> None:
+        """Log what the member is about, and why."""
+        machine = self.machine
+        why = machine.trigger if machine.state in STANDING else machine.why
+        self.tell(f"{machine.state.value}{': ' if why else ''}{why}")
 
     def tell(self, text: str) -> None:
         """Log what is new."""

@@ -59,6 +59,7 @@ BETTER_S: Final = 1.5  # a member with a better log is given so long to stand
 PREFER_S: Final = 2.0  # as is the one that a candidate which resigned let go first
 OPENING_S: Final = 2.0  # a member that we have promised ourselves to opens its log in so long
 SEALING_S: Final = 2.0  # then a candidate gives up
+REPLICA_GONE_S: Final = 1.0  # a leader resigns whose replicator is away for longer than a restart takes
 # What others say of epochs raises ours by no more at a time. Each epoch stands in the record before anybody
 # promises it, so only the record of a coordinator that was set back is further behind.
 EPOCH_STEP_MAX: Final = 1000
@@ -196,6 +197,7 @@ class Election:
     suspicions: dict[int, Suspicion] = field(default_factory=dict)
     seals: dict[int, SealAnswer] = field(default_factory=dict)
     candidacy: GroupRecord | None = None  # what it swaps in, then what it gathers seals for
+    replica_at: float = float("-inf")  # when the leader's replicator was there last
 
     @property
     def epoch(self) -> int:
@@ -228,6 +230,8 @@ class Election:
             return self.ask(facts)
         if self.state is State.SEALING:
             return self.ask_seals(facts)
+        if self.state is State.LEADING:
+            return self.look_at_replica(facts)
         return []
 
     def learned(self, record: GroupRecord | None, revision: int, facts: Facts) -> list[Action]:
@@ -241,8 +245,8 @@ class Election:
         if self.record is not None and revision <= self.revision:
             return []
         self.take(record, revision, facts.now)
-        if self.state is State.LEADING and (record.epoch, record.leader) != (self.epoch, self.member):
-            return self.close(f"the coordinator names member {record.leader} in epoch {record.epoch}")
+        if actions := self.deposed(record):
+            return actions
         asking = self.state is State.ASKING and record.leader != NOBODY  # else somebody has resigned
         if asking or (self.state is State.SEALING and record.epoch > self.epoch):
             self.follow(facts.now, f"member {record.leader} stands in epoch {record.epoch}")
@@ -264,14 +268,13 @@ class Election:
             return []
         return self.ask(facts)
 
-    def swapped(
-        self, done: bool, record: GroupRecord | None, revision: int, facts: Facts
-    ) -> list[Action]:
+    def swapped(self, done: bool, record: GroupRecord | None, revision: int, facts: Facts) -> list[Action]:
         """The coordinator has answered a swap; a swap whose outcome is not known was not done."""
         if self.state is not State.SWAPPING:  # a resignation
-            if record is not None and revision > self.revision:
-                self.take(record, revision, facts.now)
-            return []
+            if record is None or revision <= self.revision:
+                return []
+            self.take(record, revision, facts.now)
+            return self.deposed(record)
         candidacy = self.candidacy
         if record is not None:
             self.take(record, revision, facts.now)
@@ -312,13 +315,10 @@ class Election:
     def opened(self, facts: Facts) -> list[Action]:
         """The log is ours, and our epoch begun in it."""
         self.go(State.LEADING, facts.now)
-        self.why = ""
+        self.why, self.replica_at = "", facts.now
         if self.known_epoch > self.epoch:
             return self.close(f"epoch {self.known_epoch} was heard of")
-        record = self.record
-        if record is not None and (record.epoch, record.leader) != (self.epoch, self.member):
-            return self.close(f"the coordinator names member {record.leader} in epoch {record.epoch}")
-        return []
+        return [] if self.record is None else self.deposed(self.record)
 
     def closed(self, facts: Facts, why: str = "") -> list[Action]:
         """The log is given back, or could not be opened."""
@@ -368,10 +368,33 @@ class Election:
         swap = Swap(self.record.resigned(prefer), self.revision)
         return [swap, *self.close(f"member {prefer} is to lead")]
 
+    def deposed(self, record: GroupRecord) -> list[Action]:
+        """Stop leading where the record names another leader, or another epoch."""
+        if self.state is not State.LEADING or (record.epoch, record.leader) == (self.epoch, self.member):
+            return []
+        if record.leader == NOBODY:
+            return self.close("it has resigned")
+        return self.close(f"the coordinator names member {record.leader} in epoch {record.epoch}")
+
+    def look_at_replica(self, facts: Facts) -> list[Action]:
+        """Resign where the replicator beside is gone: nothing can be committed without it.
+
+        It leads on until the coordinator has taken that: without the coordinator nobody else could.
+        """
+        if facts.seat:
+            self.replica_at = facts.now
+        record, gone_s = self.record, facts.now - self.replica_at
+        if gone_s < REPLICA_GONE_S or facts.now - self.asked_at < REPLICA_GONE_S or record is None:
+            return []
+        self.asked_at = facts.now
+        return [Swap(record.resigned(NOBODY), self.revision)]
+
     # Standing
 
     def silent(self, facts: Facts) -> str:
         """Return why we hear no leader; "" while there is, or may be, one."""
+        if self.leads and not facts.seat:
+            return f"the replicator of member {self.member} is gone"
         if self.leads or self.state in (State.SWAPPING, State.SEALING):
             return ""
         record, now = self.record, facts.now
@@ -415,7 +438,9 @@ class Election:
     def may_stand(self, record: GroupRecord, facts: Facts) -> bool:
         """Return whether we may lead at all; `why` says why not."""
         if facts.group not in ("", record.group):
-            self.why = f"this store belongs to group {facts.group}, the coordinator's record is of {record.group}"
+            self.why = (
+                f"this store belongs to group {facts.group}, the coordinator's record is of {record.group}"
+            )
         elif not record.electable(self.member, facts.seat):
             self.why = f"the store of member {self.member} is not the one that votes: it only follows"
         elif not facts.votes:
@@ -489,7 +514,9 @@ class Election:
         """Have the coordinator take a first record."""
         seats = {member: answer.seat for member, answer in known.items()} | {self.member: facts.seat}
         voters: Voters = tuple(sorted(seats.items()))
-        epoch = max(facts.promised, facts.last_epoch, *(answer.last_epoch for answer in known.values()), 0) + 1
+        epoch = (
+            max(facts.promised, facts.last_epoch, *(answer.last_epoch for answer in known.values()), 0) + 1
+        )
         record = GroupRecord(
             group=group_of(voters), epoch=epoch, leader=self.member, voters=voters, acks=majority(len(voters))
         )
@@ -504,7 +531,9 @@ class Election:
         candidacy = self.candidacy
         assert candidacy is not None
         if facts.now - self.since > SEALING_S:
-            self.follow(facts.now, f"too few sealed epoch {candidacy.epoch}: {numbers(self.seals)}; {self.why}")
+            self.follow(
+                facts.now, f"too few sealed epoch {candidacy.epoch}: {numbers(self.seals)}; {self.why}"
+            )
             return []
         if actions := self.look_at_seals(facts):
             return actions
@@ -552,6 +581,7 @@ class Election:
         if self.state is not State.FOLLOWING:
             self.go(State.FOLLOWING, now)
         self.why, self.quiet_since, self.candidacy = why, now, None
+        self.trigger = ""
 
     def close(self, why: str) -> list[Action]:
         """Stop leading."""
@@ -588,4 +618,3 @@ def group_of(voters: Voters) -> str:
 def numbers(members: Collection[int]) -> str:
     """Return ids for people."""
     return ", ".join(map(str, sorted(members))) or "none"
-

@@ -526,9 +526,7 @@ class MasterRole(Role):
             for slot in range(SLAVES_MAX)
             if view.replicator_alive and (peer := page.peer(slot))
         )
-        needed = max(
-            self.options.expected_slaves, self.options.durability.acks, len(self.voters) - 1
-        )
+        needed = max(self.options.expected_slaves, self.options.durability.acks, len(self.voters) - 1)
         return replace(view, slaves=slaves, expected_slaves=needed)
 
     def advice(self, *, replicator_alive: bool) -> str:

@@ -206,6 +206,7 @@ class SlaveRole(Role):
         if (self.master_grpc(), settled) != self.reached:
             self.reached = (self.master_grpc(), settled)
             self.lease_sync.hurry()
+            self.metadata_sync.hurry()
             self.introduction.hurry()
         ids = frozenset(member.broker_id for member in members)
         if ids != self.group.get(nameserver, frozenset()):

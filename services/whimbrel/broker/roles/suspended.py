@@ -13,8 +13,13 @@ __all__ = ["suspended"]
 
 WITHOUT_ROLE = frozenset(
     {
-        "Telemetry", "Heartbeat", "NotifyClientTermination", "QueryRoute", "QueryAssignment",
-        "Suspect", "Seal",
+        "Telemetry",
+        "Heartbeat",
+        "NotifyClientTermination",
+        "QueryRoute",
+        "QueryAssignment",
+        "Suspect",
+        "Seal",
     }
 )
 
