@@ -51,6 +51,7 @@ class RoutesService:
         own: gives the addresses of this machine's interfaces.
         resolver: knows what names in access points mean.
         now: gives the registry's time.
+        route_members: whether a group that elects its leader is routed to all of its members.
     """
 
     def __init__(
@@ -60,11 +61,13 @@ class RoutesService:
         own: Callable[[], Collection[str]],
         resolver: Resolver,
         now: Callable[[], float],
+        route_members: bool = True,
     ) -> None:
         self.registry = registry
         self.own = own
         self.resolver = resolver
         self.now = now
+        self.route_members = route_members
         self.forwarder = Forwarder()
         self.sessions = Sessions()
         self.calls = CallsForBrokers(registry, self.forwarder)
@@ -179,10 +182,23 @@ class RoutesService:
         return deferred
 
     def broker(self, entry: RouteEntry, access: Access) -> v2.Broker:
-        """Return the broker with an address that the client can dial; SDKs use id 0 only."""
-        host, port = dial_address(entry.broker.address, access, self.own())
-        dialled = v2.Endpoints(scheme=SCHEMES[scheme_of(host)], addresses=[v2.Address(host=host, port=port)])
-        return v2.Broker(name=entry.broker.name, id=0, endpoints=dialled)
+        """Return the broker with addresses that the client can dial; SDKs use id 0 only.
+
+        SDKs take several addresses of one endpoint if these are IP addresses of one kind. Where those of all
+        members are not, the leader's stands alone.
+        """
+        own = self.own()
+        members = (entry.members if self.route_members else ()) or (entry.broker,)
+        dialled = [dial_address(member.address, access, own) for member in members]
+        schemes = {scheme_of(host) for host, _ in dialled}
+        if len(schemes) > 1 or "DOMAIN_NAME" in schemes:
+            dialled = dialled[:1]
+        endpoints = v2.Endpoints(
+            scheme=SCHEMES[scheme_of(dialled[0][0])],
+            # Behind a published port several may look the same.
+            addresses=[v2.Address(host=host, port=port) for host, port in dict.fromkeys(dialled)],
+        )
+        return v2.Broker(name=entry.broker.name, id=0, endpoints=endpoints)
 
     def open_telemetry(self, call: Call, outbox: Outbox) -> TelemetryHandler:
         """Take a new Telemetry stream."""
