@@ -39,14 +39,17 @@ def update(id_: int, port: int, *, peer: str = "127.0.0.1", host: str = "", memb
     return Update(broker=broker, topics={"T": QUEUES}, version=(1, 0))
 
 
-def assigned(registry: Registry) -> list[tuple[int, int, int]]:
+def assigned(registry: Registry, *, peer: str = "p", access: str = "127.0.0.1") -> list[tuple[int, int, int]]:
     """Return queue id, broker id and port of each assignment."""
-    service = RoutesService(registry, own=lambda: ("127.0.0.1",), resolver=Resolver(), now=lambda: NOW)
-    endpoints = v2.Endpoints(scheme=v2.IPv4, addresses=[v2.Address(host="127.0.0.1", port=8081)])
+    service = RoutesService(
+        registry, own=lambda: ("127.0.0.1", "10.0.0.9"), resolver=Resolver(), now=lambda: NOW
+    )
+    scheme = v2.DOMAIN_NAME if access == "localhost" else v2.IPv4
+    endpoints = v2.Endpoints(scheme=scheme, addresses=[v2.Address(host=access, port=8081)])
     request = messaging.QueryAssignmentRequest(
         topic=v2.Resource(name="T"), group=v2.Resource(name="g"), endpoints=endpoints
     )
-    response: Any = service.query_assignment(Call("m", "p", {"x-mq-client-id": "c"}, None), request).result
+    response: Any = service.query_assignment(Call("m", peer, {"x-mq-client-id": "c"}, None), request).result
     queues = [assignment.message_queue for assignment in response.assignments]
     return [(queue.id, queue.broker.id, queue.broker.endpoints.addresses[0].port) for queue in queues]
 
@@ -160,3 +163,22 @@ def test_a_fixed_pair_is_routed_to_its_master_alone() -> None:
         v2.IPv4,
         ["10.0.0.1:8091"],
     )
+
+
+def test_an_assignment_to_all_members_is_the_same_whoever_leads() -> None:
+    registry = Registry(lease_s=8.0, renew_s=2.0, started=0.0)
+    for session, each in enumerate((FIRST, LEADER, THIRD)):
+        registry.update(session, each, NOW)
+    assert assigned(registry, peer="10.0.0.50:1", access="10.0.0.9") == [(-1, 0, 8092)]
+    registry.leave(1)
+    assert assigned(registry, peer="10.0.0.50:1", access="10.0.0.9") == [(-1, 0, 8091)]
+
+
+def test_an_assignment_to_the_leader_alone_is_another_one_when_another_one_leads() -> None:
+    registry = Registry(lease_s=8.0, renew_s=2.0, started=0.0)
+    for session, each in enumerate((FIRST, LEADER, THIRD)):
+        registry.update(session, each, NOW)
+    assert assigned(registry, access="localhost") == [(-3, 0, 8092)]
+    registry.leave(1)
+    registry.update(0, update(0, 8091, peer="10.0.0.1", member=1), NOW)
+    assert assigned(registry, access="localhost") == [(-2, 0, 8091)]
