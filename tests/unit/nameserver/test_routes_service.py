@@ -39,10 +39,16 @@ def update(id_: int, port: int, *, peer: str = "127.0.0.1", host: str = "", memb
     return Update(broker=broker, topics={"T": QUEUES}, version=(1, 0))
 
 
-def assigned(registry: Registry, *, peer: str = "p", access: str = "127.0.0.1") -> list[tuple[int, int, int]]:
+def assigned(
+    registry: Registry, *, peer: str = "p", access: str = "127.0.0.1", route_members: bool = True
+) -> list[tuple[int, int, int]]:
     """Return queue id, broker id and port of each assignment."""
     service = RoutesService(
-        registry, own=lambda: ("127.0.0.1", "10.0.0.9"), resolver=Resolver(), now=lambda: NOW
+        registry,
+        own=lambda: ("127.0.0.1", "10.0.0.9"),
+        resolver=Resolver(),
+        now=lambda: NOW,
+        route_members=route_members,
     )
     scheme = v2.DOMAIN_NAME if access == "localhost" else v2.IPv4
     endpoints = v2.Endpoints(scheme=scheme, addresses=[v2.Address(host=access, port=8081)])
@@ -182,3 +188,9 @@ def test_an_assignment_to_the_leader_alone_is_another_one_when_another_one_leads
     registry.leave(1)
     registry.update(0, update(0, 8091, peer="10.0.0.1", member=1), NOW)
     assert assigned(registry, access="localhost") == [(-2, 0, 8091)]
+
+
+def test_an_assignment_with_the_setting_off_names_the_leader_also_while_it_is_alone() -> None:
+    registry = Registry(lease_s=8.0, renew_s=2.0, started=0.0)
+    registry.update(0, LEADER, NOW)
+    assert assigned(registry, route_members=False) == [(-3, 0, 8092)]
