@@ -38,6 +38,8 @@ class BrokerStatus:
 
     Attributes:
         lane: as in `ReplicationStatus`; "" where only the nameserver was asked.
+        epoch: in a group that elects its leader: which one it leads or follows, else 0.
+        member_id: its id in such a group, else 0.
     """
 
     cluster: str
@@ -52,6 +54,8 @@ class BrokerStatus:
     renewed_at: float | None
     topic_count: int
     lane: str = ""
+    epoch: int = 0
+    member_id: int = 0
 
     def endpoint(self) -> Endpoint:
         """Return where it is dialled.

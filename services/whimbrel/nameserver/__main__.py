@@ -69,7 +69,9 @@ async def run(options: NameserverOptions, files: Files = FILES) -> int:
         expected_brokers=options.expected_brokers,
     )
     resolver = Resolver()
-    routes = RoutesService(registry, own=own, resolver=resolver, now=time.monotonic)
+    routes = RoutesService(
+        registry, own=own, resolver=resolver, now=time.monotonic, route_members=options.route_members
+    )
     brokers = RegistryService(
         registry, own=own, resolver=resolver, now=time.monotonic, wall=time.time, sessions=routes.sessions
     )

@@ -37,6 +37,24 @@ the place is anybody's who asks for it.
   master's. A group without a master is routed to its lowest slave id, under id 0 and without the write bit
   (5.x's acting master).
 - With the last member of a group the group's topics go, too.
+
+**Groups that elect their leader.** Its members say how many of them vote (`voters`), each under its own id
+(`member_id`), and in which *epoch* they lead or follow. Elections need no nameserver: here it only shows who
+won. The leader registers as master, under id 0, the others under their member ids; a member that becomes
+leader says so in its session, as any change of a registration.
+
+- As master, a higher epoch takes the place from a lower one at once, whether the holder lives or the place is
+  kept. A lower epoch never takes it, not even a free place: the highest one that had the place is remembered
+  as long as anybody of that name is registered. Equal epochs, as those of fixed pairs, which are 0, go by the
+  rules above.
+- While nobody holds place 0, routes keep the write bit, and topics that a send would make, as long as more
+  than half of as many as vote hold their places: an election takes a second or two, and an SDK that asked
+  meanwhile would take the topic for read-only until it asks again, 30 s later. With fewer, nobody will be
+  elected, and the group is one without a master.
+- A route entry names all members that hold a place, the leader first: each of them takes calls for it.
+
+The rest goes for all groups again.
+
 - A route lists every queue. What it costs is bounded by `ROUTE_QUEUES_MAX` over all brokers of a topic; one
   with more is refused, since a part of its queues would hide messages.
 
@@ -51,6 +69,7 @@ from collections.abc import Collection, Hashable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
 from whimbrel.errors import BadRequest, Forbidden, NotReady, TopicNotFound
+from whimbrel.model.group_record import majority
 from whimbrel.model.limits import AUTO_QUEUES, ROUTE_QUEUES_MAX, TOPICS_MAX
 from whimbrel.model.names import TEMPLATE_TOPIC
 from whimbrel.model.topic import INHERIT, WRITE, MessageType
@@ -94,6 +113,7 @@ class BrokerIdentity:
 
     Attributes:
         instance: names the process; empty when the broker is of an earlier version.
+        epoch, member_id, voters: in a group that elects its leader, else 0; see `model/registration.py`.
     """
 
     cluster: str
@@ -103,6 +123,14 @@ class BrokerIdentity:
     address: BrokerAddress
     ha_address: str = ""
     instance: str = ""
+    epoch: int = 0
+    member_id: int = 0
+    voters: int = 0
+
+    @property
+    def votes(self) -> bool:
+        """Whether it is a member of a group that elects its leader."""
+        return self.voters > 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -181,10 +209,16 @@ class Group:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RouteEntry:
-    """The queues of a topic on one broker, with the write bit as it counts now."""
+    """The queues of a topic on one broker, with the write bit as it counts now.
+
+    Attributes:
+        members: who else takes calls for the broker: the members of its group that hold a place, the leader
+            first, then by id. Empty in a group that elects nobody.
+    """
 
     broker: BrokerIdentity
     queues: QueueCounts
+    members: tuple[BrokerIdentity, ...] = ()
 
 
 Route = tuple[RouteEntry, ...]
@@ -210,6 +244,8 @@ class Registry:
         self.groups: dict[str, Group] = {}
         self.live: dict[Session, LiveSession] = {}
         self.kept: dict[tuple[str, int], KeptPlace] = {}  # by name and id
+        # By name: who had the master's place in the highest epoch, as long as anybody has a session.
+        self.leaders: dict[str, BrokerIdentity] = {}
         self.topics: dict[str, dict[str, QueueCounts]] = {}
         # Counts what may change which topics brokers share: changes of the groups' membership, whole tables,
         # and changes of topics that several brokers have.
@@ -234,7 +270,8 @@ class Registry:
         changed = False
         if update.broker is not None and update.broker != live.broker:
             self.release(live)
-            live.broker = update.broker
+            name, live.broker = live.broker.name, update.broker
+            self.forget_leader(name)
             changed = True
         live.renewed_at = now
         live.log_begin, live.log_end, live.writable = update.log_begin, update.log_end, update.writable
@@ -284,6 +321,8 @@ class Registry:
             if other_id != broker.id and same_address(self.live[other].broker, broker):
                 del group.holders[other_id]
         group.holders[broker.id] = live.session
+        if broker.id == MASTER_ID and broker.epoch:
+            self.leaders[broker.name] = broker
         places = sum(len(each.holders) for each in self.groups.values())
         self.complete |= 0 < self.expected_brokers <= places
         return True
@@ -299,18 +338,40 @@ class Registry:
     def may_take(self, live: LiveSession, holder: Session, now: float, *, registering: bool) -> bool:
         """Return whether a session may take its place from a holder; None when nobody holds it.
 
-        A renewal takes a free place only, a registration also that of the same broker.
+        A renewal takes a free place only, a registration also that of the same broker. Before all that, a
+        master's epoch decides.
         """
         broker = live.broker
+        if self.newer_leader(broker) is not None:
+            return False
         if holder is None:
             kept = self.kept.get((broker.name, broker.id))
-            return kept is None or kept.until < now or same_broker(kept.broker, broker)
+            if kept is None or kept.until < now:
+                return True
+            return supersedes(broker, kept.broker) or same_broker(kept.broker, broker)
+        known = self.live[holder]
+        if supersedes(broker, known.broker):
+            return True
         if not registering:
             return False
-        known = self.live[holder]
         if same_broker(known.broker, broker):
             return True
         return live.held_place and not known.held_place and not self.settled(now)
+
+    def newer_leader(self, broker: BrokerIdentity) -> BrokerIdentity | None:
+        """Return who had a master's place in a higher epoch than its own; None: nobody that is known."""
+        if broker.id != MASTER_ID:
+            return None
+        kept = self.kept.get((broker.name, MASTER_ID))
+        for other in (self.leaders.get(broker.name), None if kept is None else kept.broker):
+            if other is not None and other.epoch > broker.epoch:
+                return other
+        return None
+
+    def forget_leader(self, name: str) -> None:
+        """Forget who led a group, if none of its members has a session any more."""
+        if name in self.leaders and not self.sessions_of(name):
+            del self.leaders[name]
 
     def apply_topics(self, live: LiveSession) -> None:
         """Apply a session's whole table, as far as its role allows."""
@@ -375,7 +436,11 @@ class Registry:
     def leave(self, session: Session) -> bool:
         """Remove a session that takes its leave, or has expired; return whether its group changed."""
         live = self.live.pop(session, None)
-        return live is not None and self.release(live)
+        if live is None:
+            return False
+        released = self.release(live)
+        self.forget_leader(live.broker.name)
+        return released
 
     def lose(self, session: Session, now: float) -> bool:
         """Remove a session whose stream broke, and keep its place; returns as `leave` does."""
@@ -410,21 +475,29 @@ class Registry:
         return None if session is None else self.live[session]
 
     def occupant(self, broker: BrokerIdentity) -> BrokerIdentity | None:
-        """Return who has a broker's name and id now: who holds the place, or for whom it is kept."""
+        """Return who has a broker's name and id now: who holds the place, or for whom it is kept.
+
+        Where nobody does, and a master may not have it all the same: who had it in a higher epoch.
+        """
         live = self.holder(broker)
         if live is not None:
             return live.broker
         kept = self.kept.get((broker.name, broker.id))
-        return None if kept is None else kept.broker
+        return self.newer_leader(broker) if kept is None else kept.broker
 
     def members(self, session: Session) -> list[LiveSession]:
-        """Return the other members of a session's group, by broker id."""
+        """Return the other members of a session's group, by broker id.
+
+        Of brokers that share an id, one is no member to the other. In a group that elects its leader it is
+        one if it has another member id: a leader's successor.
+        """
         live = self.live[session]
-        own = live.broker.id
+        own = (live.broker.id, live.broker.member_id)
         return [
             other
             for other in self.holders(live.broker.name)
-            if other.session != session and other.broker.id != own
+            if other.session != session
+            and (other.broker.id != own[0] or (other.broker.votes and other.broker.member_id != own[1]))
         ]
 
     def sessions_of(self, name: str) -> list[Session]:
@@ -494,6 +567,12 @@ class Registry:
             raise TopicNotFound(f"no topic {topic}{self.lack()}")
         return entries
 
+    def writable(self, name: str) -> bool:
+        """Return whether a group has a master, or will have elected one soon."""
+        if MASTER_ID in self.groups[name].holders:
+            return True
+        return elects([live.broker for live in self.holders(name)])
+
     def lack(self) -> str:
         """Return what else there is to know where a topic is not found, as the end of a sentence."""
         if not self.groups:
@@ -505,20 +584,22 @@ class Registry:
     def entries(self, queues_by_name: Iterable[tuple[str, QueueCounts]]) -> Iterator[RouteEntry]:
         """Yield route entries by broker name."""
         for name, queues in sorted(queues_by_name, key=lambda item: item[0]):
-            first, *_ = self.holders(name)
-            if first.broker.id == MASTER_ID:
-                yield RouteEntry(broker=first.broker, queues=queues)
-            else:
-                read_only = replace(queues, permission=queues.permission & ~WRITE)
-                yield RouteEntry(broker=first.broker, queues=read_only)
+            found = [live.broker for live in self.holders(name)]
+            if found[0].id != MASTER_ID and not elects(found):
+                queues = replace(queues, permission=queues.permission & ~WRITE)
+            members = members_of(found)
+            first = found[0] if found[0].id == MASTER_ID or not members else members[0]
+            yield RouteEntry(broker=first, queues=queues, members=members if first in members else ())
 
     def inherited(self) -> Iterator[tuple[str, QueueCounts]]:
-        """Yield the queues that masters would give a new topic, if they have a template to inherit.
+        """Yield the queues that groups would give a new topic, if they have a template to inherit.
+
+        Those are groups with a master, or that elect one.
 
         It takes messages of the first one's kind, so until then it takes all.
         """
         for name, template in self.topics.get(TEMPLATE_TOPIC, {}).items():
-            if template.permission & INHERIT and MASTER_ID in self.groups[name].holders:
+            if template.permission & INHERIT and self.writable(name):
                 count = min(AUTO_QUEUES, template.write_queues)
                 yield (
                     name,
@@ -539,6 +620,23 @@ def check_route(topic: str, entries: Route) -> None:
             f"topic {topic} has {queues} queues on {len(entries)} brokers, and a route lists at most"
             f" {ROUTE_QUEUES_MAX}: give it fewer (`whimbrel topic update`)"
         )
+
+
+def supersedes(broker: BrokerIdentity, holder: BrokerIdentity) -> bool:
+    """Return whether a master takes its place from a holder whatever that one does."""
+    return broker.id == MASTER_ID and broker.epoch > holder.epoch
+
+
+def members_of(holders: list[BrokerIdentity]) -> tuple[BrokerIdentity, ...]:
+    """Return the members among the holders of a group's places, the leader first, then by member id."""
+    members = [broker for broker in holders if broker.votes]
+    return tuple(sorted(members, key=lambda broker: (broker.id != MASTER_ID, broker.member_id)))
+
+
+def elects(holders: list[BrokerIdentity]) -> bool:
+    """Return whether the holders of a group's places are enough to elect a leader: more than half vote."""
+    members = {broker.member_id: broker.voters for broker in holders if broker.votes}
+    return bool(members) and len(members) >= majority(max(members.values()))
 
 
 def same_address(one: BrokerIdentity, other: BrokerIdentity) -> bool:

@@ -196,6 +196,8 @@ class RegistryService:
                 ha_address=ha_address(member.broker, host),
                 log_begin=member.log_begin,
                 log_end=member.log_end,
+                epoch=member.broker.epoch,
+                member_id=member.broker.member_id,
             )
         self.tell_shared(session, response, access)
         return response
@@ -262,6 +264,8 @@ class RegistryService:
                 log_end=live.log_end,
                 writable=live.writable,
                 topic_count=len(live.topics),
+                epoch=broker.epoch,
+                member_id=broker.member_id,
             )
             described.renewed_at.seconds, described.renewed_at.nanos = seconds, nanos
         return response
@@ -301,6 +305,8 @@ class BrokerStream:
         changed = registry.update(self, update, now)
         live = registry.live[self]
         self.changes_only = update.change is not None
+        if update.broker is not None:  # a member that becomes leader in its session knows nothing of before
+            self.told, self.told_at = None, -1
         service.sharing_stale |= registry.sharing_changes != before
         if changed:
             logger.info(
@@ -321,7 +327,11 @@ class BrokerStream:
         """Log that another broker has this name and id."""
         registry = self.service.registry
         other = registry.occupant(broker)
-        if registry.holder(broker) is not registry.live[self] and other is not None:
+        if registry.holder(broker) is registry.live[self] or other is None:
+            return
+        if other.epoch > broker.epoch:
+            logger.info("%s registers, and %s leads or led the group", label(broker), label(other))
+        else:
             logger.warning(
                 "%s registers from %s while another one from %s has the place, and keeps it while it"
                 " lives: two brokers must not share name and id",
@@ -343,7 +353,8 @@ class BrokerStream:
 
 def label(broker: BrokerIdentity) -> str:
     """Return a broker's name for the log."""
-    return f"{'master' if broker.master else 'slave'} {broker.name}/{broker.id}"
+    named = f"{'master' if broker.master else 'slave'} {broker.name}/{broker.id}"
+    return f"{named} (member {broker.member_id}, epoch {broker.epoch})" if broker.member_id else named
 
 
 def split(seconds: float) -> tuple[int, int]:
@@ -454,6 +465,9 @@ def broker_of(registration: registry_pb.Registration, peer_host: str) -> BrokerI
             "nameserver_host": registration.nameserver_host,
         },
         instance=registration.instance_id,
+        epoch=registration.epoch,
+        member_id=registration.member_id,
+        voters=registration.voters,
     )
     return BrokerIdentity(
         cluster=registration.cluster,
@@ -462,6 +476,9 @@ def broker_of(registration: registry_pb.Registration, peer_host: str) -> BrokerI
         master=master,
         ha_address=registration.ha_address,
         instance=registration.instance_id,
+        epoch=registration.epoch,
+        member_id=registration.member_id,
+        voters=registration.voters,
         address=BrokerAddress(
             advertised_host=registration.advertised_host,
             advertised_explicitly=registration.advertised_explicitly,

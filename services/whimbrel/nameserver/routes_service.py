@@ -35,9 +35,9 @@ from whimbrel.rpc.server.responses import (
 __all__ = ["RoutesService"]
 
 SCHEMES = {"IPv4": v2.IPv4, "IPv6": v2.IPv6, "DOMAIN_NAME": v2.DOMAIN_NAME}
-# Ids below zero stand for all queues of a broker. The master has RocketMQ's, each slave its own: Node's push
-# consumer identifies queues by topic, broker name and this id, and would go on polling a dead master's
-# address.
+# Ids below zero stand for all queues of a broker. The master has RocketMQ's, each slave its own, and so has
+# each member of a group that elects its leader: Node's push consumer identifies queues by topic, broker name
+# and this id, and would go on polling a dead master's address. Where all members are named, one id is theirs.
 ANY_QUEUE = -1
 
 R = TypeVar("R")
@@ -51,6 +51,7 @@ class RoutesService:
         own: gives the addresses of this machine's interfaces.
         resolver: knows what names in access points mean.
         now: gives the registry's time.
+        route_members: whether a group that elects its leader is routed to all of its members.
     """
 
     def __init__(
@@ -60,11 +61,13 @@ class RoutesService:
         own: Callable[[], Collection[str]],
         resolver: Resolver,
         now: Callable[[], float],
+        route_members: bool = True,
     ) -> None:
         self.registry = registry
         self.own = own
         self.resolver = resolver
         self.now = now
+        self.route_members = route_members
         self.forwarder = Forwarder()
         self.sessions = Sessions()
         self.calls = CallsForBrokers(registry, self.forwarder)
@@ -105,7 +108,7 @@ class RoutesService:
         response = messaging.QueryRouteResponse(status=OK)
         resource = v2.Resource(name=request.topic.name, resource_namespace=namespace_of(call, request.topic))
         for entry in self.registry.route(request.topic.name, self.now()):
-            broker = self.broker(entry, access)
+            broker, _ = self.broker(entry, access)
             for queue_id, permission in enumerate(queue_permissions(entry)):
                 response.message_queues.add(
                     topic=resource,
@@ -137,12 +140,13 @@ class RoutesService:
             if not queues.permission & READ or queues.read_queues <= 0:
                 continue
             writable = bool(queues.permission & WRITE) and queues.write_queues > 0
+            broker, whole = self.broker(entry, access)
             response.assignments.add().message_queue.CopyFrom(
                 v2.MessageQueue(
                     topic=resource,
-                    id=ANY_QUEUE - entry.broker.id,
+                    id=ANY_QUEUE if whole else ANY_QUEUE - (entry.broker.member_id or entry.broker.id),
                     permission=permission_of(read=True, write=writable),
-                    broker=self.broker(entry, access),
+                    broker=broker,
                     accept_message_types=ACCEPTED.get(queues.message_type, ACCEPTED["NORMAL"]),
                 )
             )
@@ -178,11 +182,29 @@ class RoutesService:
         self.resolver.when_known(hosts, then)
         return deferred
 
-    def broker(self, entry: RouteEntry, access: Access) -> v2.Broker:
-        """Return the broker with an address that the client can dial; SDKs use id 0 only."""
-        host, port = dial_address(entry.broker.address, access, self.own())
-        dialled = v2.Endpoints(scheme=SCHEMES[scheme_of(host)], addresses=[v2.Address(host=host, port=port)])
-        return v2.Broker(name=entry.broker.name, id=0, endpoints=dialled)
+    def broker(self, entry: RouteEntry, access: Access) -> tuple[v2.Broker, bool]:
+        """Return the broker with addresses that the client can dial; SDKs use id 0 only.
+
+        SDKs take several addresses of one endpoint if these are IP addresses of one kind. Where those of all
+        members are not, the leader's stands alone.
+
+        Returns:
+            The broker, and whether the addresses are those of all members of a group that elects its leader.
+        """
+        own = self.own()
+        named = entry.members if self.route_members else ()
+        members = named or (entry.broker,)
+        dialled = [dial_address(member.address, access, own) for member in members]
+        schemes = {scheme_of(host) for host, _ in dialled}
+        whole = bool(named) and len(schemes) == 1 and "DOMAIN_NAME" not in schemes
+        if not whole:
+            dialled = dialled[:1]
+        endpoints = v2.Endpoints(
+            scheme=SCHEMES[scheme_of(dialled[0][0])],
+            # Behind a published port several may look the same.
+            addresses=[v2.Address(host=host, port=port) for host, port in dict.fromkeys(dialled)],
+        )
+        return v2.Broker(name=entry.broker.name, id=0, endpoints=endpoints), whole
 
     def open_telemetry(self, call: Call, outbox: Outbox) -> TelemetryHandler:
         """Take a new Telemetry stream."""

@@ -28,6 +28,9 @@ def broker(
     port: int = 8091,
     cluster: str = "C",
     instance: str = "",
+    epoch: int = 0,
+    member_id: int = 0,
+    voters: int = 0,
 ) -> BrokerIdentity:
     return BrokerIdentity(
         cluster=cluster,
@@ -35,6 +38,9 @@ def broker(
         id=id_,
         master=id_ == 0,
         instance=instance,
+        epoch=epoch,
+        member_id=member_id,
+        voters=voters,
         address=BrokerAddress(
             advertised_host="",
             advertised_explicitly=False,

@@ -92,6 +92,11 @@ def registration(**fields: Any) -> Any:
         {"nameserver_host": "n\n"},
         {"instance_id": "i" * 65},
         {"instance_id": "\x9b"},
+        {"epoch": -1},
+        {"epoch": 1 << 31},
+        {"member_id": 64},
+        {"member_id": 1, "voters": 8},
+        {"voters": 3},
     ],
 )
 def test_a_registration_with_a_bad_field_is_refused_and_others_notice_nothing(fields: dict[str, Any]) -> None:
@@ -347,3 +352,77 @@ def test_a_change_of_what_no_other_has_makes_nobody_look_for_what_is_shared(
     one.received(change(1, 2, w=(1, "FIFO")))
     rig.service.tick(rig.now)
     assert len(box.sent) == before + 1
+
+
+def elected(number: int, epoch: int, *, leads: bool = False) -> Any:
+    """Return the registration of a member of a group of three."""
+    return registration(
+        broker_id=0 if leads else number,
+        role=pb.BROKER_ROLE_MASTER if leads else pb.BROKER_ROLE_SLAVE,
+        host_name=f"host-{number}",
+        instance_id=f"i{number}",
+        ha_address="",
+        epoch=epoch,
+        member_id=number,
+        voters=3,
+    )
+
+
+def elected_group(rig: Rig) -> list[tuple[BrokerStream, Box]]:
+    """Register three members, of which the first leads in epoch 7."""
+    opened = [rig.open(f"10.0.0.{number}") for number in (1, 2, 3)]
+    for number, (stream, _) in enumerate(opened, 1):
+        stream.received(elected(number, 7, leads=number == 1))
+    return opened
+
+
+def test_members_and_tools_are_told_of_epochs() -> None:
+    rig = Rig()
+    _, (_, second), _ = elected_group(rig)
+    told = second.sent[-1].members
+    assert [(one.broker_id, one.member_id, one.epoch) for one in told] == [(0, 1, 7), (3, 3, 7)]
+    described = [(one.broker_id, one.member_id, one.epoch) for one in rig.cluster().brokers]
+    assert described == [(0, 1, 7), (2, 2, 7), (3, 3, 7)]
+
+
+def test_a_leader_hears_at_once_that_another_one_was_elected(caplog: pytest.LogCaptureFixture) -> None:
+    rig = Rig()
+    (first, told), (second, winner), (_, third) = elected_group(rig)
+    second.received(elected(2, 8, leads=True))
+    assert told.sent[-1].displaced_by == "10.0.0.2:8091"
+    assert [(one.member_id, one.epoch) for one in told.sent[-1].members] == [(2, 8), (3, 7)]
+    assert winner.sent[-1].displaced_by == "" and third.sent[-1].displaced_by == ""
+    assert third.sent[-1].members[0].epoch == 8
+    caplog.clear()
+    with caplog.at_level("INFO"):
+        first.received(registration(**{"epoch": 7, "member_id": 1, "voters": 3, "port": 9000}))
+    assert "master a/0 (member 2, epoch 8) leads or led the group" in caplog.text
+    assert "must not share name and id" not in caplog.text
+    first.received(elected(1, 8))  # it follows
+    assert told.sent[-1].displaced_by == "" and told.sent[-1].members[0].member_id == 2
+
+
+def test_a_leader_of_before_is_refused_a_free_place_and_told_whose_it_was() -> None:
+    rig = Rig()
+    (first, told), (second, _), _ = elected_group(rig)
+    second.received(elected(2, 8, leads=True))
+    second.half_closed()
+    second.closed()
+    assert told.sent[-1].displaced_by == "10.0.0.2:8091"
+    rig.now += LEASE_S / 2
+    first.received(pb.SessionRequest())
+    assert told.sent[-1].displaced_by == "10.0.0.2:8091"
+    first.received(elected(1, 9, leads=True))
+    assert told.sent[-1].displaced_by == ""
+
+
+def test_a_member_that_leads_again_is_told_again_what_it_shares() -> None:
+    rig = Rig()
+    master(rig, "b", "10.0.0.9", t=(8, "FIFO"))
+    stream, box = rig.open("10.0.0.1")
+    for leads, epoch in ((True, 7), (False, 8), (True, 9)):
+        request = elected(1, epoch, leads=leads)
+        request.topics_included = True
+        request.topics.add(topic="t", read_queues=4, write_queues=4, permission=6, message_type="FIFO")
+        stream.received(request)
+    assert [queues_of(told) for told in shared(box)] == [{"t": {"b": 8}}] * 2

@@ -479,6 +479,8 @@ def broker_status(message: registry.BrokerDescription) -> BrokerStatus:
         writable=message.writable,
         renewed_at=seconds_of(message.renewed_at) if message.HasField("renewed_at") else None,
         topic_count=message.topic_count,
+        epoch=message.epoch,
+        member_id=message.member_id,
     )
 
 
