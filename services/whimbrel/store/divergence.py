@@ -332,9 +332,7 @@ def save(
     except OSError:  # no later sync makes this name durable for certain: another call takes it anew
         with contextlib.suppress(OSError):
             files.rename(directory / name, draft)
-            files.rmdir(
-                directory
-            )  # the same is so for its own name, if it is a new one; else it is not empty
+            files.rmdir(directory)  # it may be as new; one that is older is not empty, or loses nothing
         raise
     return directory / name
 

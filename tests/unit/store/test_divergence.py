@@ -393,8 +393,18 @@ class CutScene(CrashScene):
 
     def check(self) -> None:
         """The next start completes it; whatever happens then, the log ends there, and the rest is saved."""
+        finish_cut(ROOT, cutting(SEAT, self.point, END), machine=self.revive())
+        self.check_cut()
+
+    def check_at_once(self) -> None:
+        """When it returns, all is on disk."""
+        finish_cut(ROOT, cutting(SEAT, self.point, END), machine=self.revive())
+        self.host.power_loss(share=0.0)
+        self.check_cut()
+
+    def check_cut(self) -> None:
+        """The log ends at the point, the rest is saved, and it goes on there."""
         process = self.revive()
-        finish_cut(ROOT, cutting(SEAT, self.point, END), machine=process)
         log = LogWriter.open(ROOT, SMALL, machine=process)
         assert log.end == self.point
         self.check_saved()
@@ -436,11 +446,22 @@ def test_a_crash_at_any_call_leaves_a_cut_that_the_next_start_completes(
     def act(scene: CutScene) -> None:
         scene.act()
 
-    stride = 1 if point == IN_LAST else STRIDE
+    stride = 1 if point == IN_LAST and before is CutScene.closed else STRIDE
     calls = crash_everywhere(
         lambda seed: CutScene(seed, point), before, act, CutScene.check, stride=stride, seeds=1
     )
     assert calls > 50
+
+
+@pytest.mark.parametrize("point", [AT_BORDER, IN_LAST])
+def test_what_was_completed_is_on_disk_before_the_log_is_opened(point: int) -> None:
+    crash_everywhere(
+        lambda seed: CutScene(seed, point),
+        CutScene.closed,
+        CutScene.act,
+        CutScene.check_at_once,
+        stride=1 if point == IN_LAST else STRIDE,
+    )
 
 
 def test_a_crash_in_a_cut_that_is_completed_is_completed_in_turn() -> None:
