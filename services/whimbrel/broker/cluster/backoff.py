@@ -10,9 +10,8 @@ reason to try at once, an `Attempt` when the peer has moved.
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable
 from operator import not_
-from typing import Any
 
 from tenacity import AsyncRetrying, retry_if_result, wait_exponential
 
@@ -72,9 +71,9 @@ class Attempt:
 
     def __init__(self) -> None:
         self.address = ""
-        self.task: asyncio.Task[None] | None = None
+        self.task: asyncio.Future[None] | None = None
 
-    async def run(self, address: str, work: Coroutine[Any, Any, None]) -> None:
+    async def run(self, address: str, work: Awaitable[None]) -> None:
         """Make a call to the peer at `address`; return when it is over, or was ended. Errors are the call's."""
         self.address, self.task = address, asyncio.ensure_future(work)
         try:
