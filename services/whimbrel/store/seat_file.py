@@ -111,8 +111,8 @@ class Seat:
             raise ValueError(f"a log can't have a floor of {self.floor}, or be cut from {begin} to {end}")
 
 
-def draw_uuid(random: Callable[[int], bytes] = os.urandom) -> str:
-    """Return the uuid of a new seat; `random` returns so many bytes that nobody else draws."""
+def draw_uuid(random: Callable[[int], bytes]) -> str:
+    """Return the uuid of a new seat; `random` returns so many bytes that nobody else draws (`os.urandom`)."""
     return random(16).hex()
 
 
