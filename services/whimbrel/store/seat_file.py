@@ -44,6 +44,7 @@ from pathlib import Path
 from typing import Final
 
 from whimbrel.errors import StoreError
+from whimbrel.ha.epochs import EPOCH_MAX, OFFSET_MAX
 from whimbrel.machine import FILES, Files
 
 __all__ = ["MEMBER_MAX", "SEAT_FILE", "Seat", "SeatFile", "after_cut", "cutting", "draw_uuid", "may_vote"]
@@ -52,8 +53,6 @@ logger = logging.getLogger(__name__)
 
 SEAT_FILE: Final = Path("whimbrel") / "seat"  # in a store directory
 MEMBER_MAX: Final = 63  # six bits of a lease's serial
-EPOCH_MAX: Final = (1 << 31) - 1
-OFFSET_MAX: Final = (1 << 63) - 1
 
 SLOT: Final = struct.Struct("<8sIIq16s16s16siii4xqqq")
 SEAL: Final = struct.Struct("<I")
