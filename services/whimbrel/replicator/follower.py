@@ -150,9 +150,7 @@ class Follower:
         log.on_flushed = self.flushed
         log.on_failed = loop.wake
         if promises is not None:
-            promises.opened(
-                end=log.end, flushed=log.flushed, clean=log.was_clean, last_epoch=self.last_epoch()
-            )
+            promises.opened(end=log.end, clean=log.was_clean, last_epoch=self.last_epoch())
 
     def step(self, now: float) -> None:
         """Do what is due.
@@ -717,7 +715,7 @@ class Follower:
                 " damaged; keep the one that is right, and start the other member with an empty store"
             )
         self.disconnect(str(diverged), logging.WARNING)
-        promises.intend_cut(diverged.point, log.end)
+        promises.intend_cut(diverged.point, log.end, theirs=diverged.theirs, why=str(diverged))
         raise Repair(f"{diverged}; they are kept in whimbrel/cut, and cut")
 
     def fail(self, error: PeerError, now: float) -> None:
