@@ -46,6 +46,7 @@ from whimbrel.rpc.server.certificates import TlsSettings
 from whimbrel.rpc.server.handlers import Service
 from whimbrel.rpc.server.limits import RunningServer
 from whimbrel.rpc.server.serving import serve
+from whimbrel.store.seat_file import check_no_member
 from whimbrel.telemetry import write_ready_file
 from whimbrel.wakeup import Bell, Doorbell
 
@@ -59,6 +60,7 @@ logger = logging.getLogger(__name__)
 ROLES: dict[BrokerRole, type[MasterRole] | type[SlaveRole]] = {"master": MasterRole, "slave": SlaveRole}
 SWITCHING = "this broker changes its role: try again"
 STOPPING = "the broker is stopping"
+DRAIN_S, DRAIN_POLL_S = 1.0, 0.005  # for sends that wait when a leader resigns
 
 
 class Broker:
@@ -119,11 +121,12 @@ class Broker:
             if self.health is not None:
                 self.undo.callback(self.health.close)
             first = self.options
+            if not first.elects:
+                check_no_member(self.root, self.machine.files)
             if first.elects:
                 self.elector = self.context.elector = Elector(
                     first, bell=bell, machine=self.machine, switch=self.switch_elected
                 )
-                self.undo.push_async_callback(self.elector.stop)
                 first = replace(first, role="slave")
             await self.begin_role(first)
             if self.elector is not None:
@@ -139,6 +142,8 @@ class Broker:
 
     async def stop(self) -> None:
         """End everything, the last begun first; each step is taken, also when one before has failed."""
+        if self.elector is not None:
+            await self.elector.stop(drain=self.drain)
         self.stopped = True
         if self.switch_task is not None:
             self.switch_task.cancel()
@@ -151,8 +156,25 @@ class Broker:
             steps.push_async_callback(self.stop_serving, role)
             if self.context is not None and self.context.exposition is not None:
                 steps.callback(self.context.exposition.close)
+            steps.push_async_callback(self.leave_nameservers)
             if role is not None:
                 steps.push_async_callback(role.leave)
+
+    async def leave_nameservers(self) -> None:
+        """Leave the nameservers, where no role has: one that is elected keeps the sessions for the next."""
+        if self.context is not None and self.context.registration is not None:
+            registration, self.context.registration = self.context.registration, None
+            await registration.stop()
+
+    async def drain(self) -> None:
+        """Take no sends any more, and wait until those that wait are committed, for `DRAIN_S` at most."""
+        role = self.role
+        if not isinstance(role, MasterRole):
+            return
+        role.refuse_writes("another member is to lead: try again")
+        deadline = self.loop.time() + DRAIN_S
+        while role.appender.unfinished and self.loop.time() < deadline:
+            await asyncio.sleep(DRAIN_POLL_S)
 
     async def stop_serving(self, role: Role | None) -> None:
         """End the server, and answer the calls that wait in between."""

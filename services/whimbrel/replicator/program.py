@@ -18,6 +18,7 @@ from whimbrel.replicator.options import ReplicatorOptions
 from whimbrel.replicator.replicator import Replicator
 from whimbrel.replicator.roles import MasterRole, SlaveRole
 from whimbrel.store.modes import apply_mode
+from whimbrel.store.seat_file import check_no_member
 from whimbrel.telemetry import setup_logging, write_ready_file
 
 __all__ = ["main", "serve"]
@@ -80,6 +81,8 @@ def begin(replicator: Replicator, loop: Loop, options: ReplicatorOptions) -> Non
     Raises:
         StoreError, OSError: as `serve`.
     """
+    if options.role != "elected":
+        check_no_member(Path(options.store), loop.machine.files)
     if options.role == "elected":
         replicator.start_elected(MasterRole(loop, options), SlaveRole(loop, options))
     else:

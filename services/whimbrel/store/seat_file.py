@@ -47,7 +47,17 @@ from whimbrel.errors import StoreError
 from whimbrel.ha.epochs import EPOCH_MAX, OFFSET_MAX
 from whimbrel.machine import FILES, Files
 
-__all__ = ["MEMBER_MAX", "SEAT_FILE", "Seat", "SeatFile", "after_cut", "cutting", "draw_uuid", "may_vote"]
+__all__ = [
+    "MEMBER_MAX",
+    "SEAT_FILE",
+    "Seat",
+    "SeatFile",
+    "after_cut",
+    "check_no_member",
+    "cutting",
+    "draw_uuid",
+    "may_vote",
+]
 
 logger = logging.getLogger(__name__)
 
@@ -108,6 +118,22 @@ class Seat:
         begin, end = self.cut or (0, 0)
         if not 0 <= self.floor <= OFFSET_MAX or not 0 <= begin <= end <= OFFSET_MAX:
             raise ValueError(f"a log can't have a floor of {self.floor}, or be cut from {begin} to {end}")
+
+
+def check_no_member(root: Path, files: Files = FILES) -> None:
+    """Refuse a store that belongs to a group which elects its leader to a process whose role is configured.
+
+    Such a process asks nobody who leads: it would write what another leader has written otherwise.
+
+    Raises:
+        StoreError: it belongs to one, or its seat is damaged.
+    """
+    seat = SeatFile(root, files).load()
+    if seat is not None and seat.group:
+        raise StoreError(
+            f"the store {root} belongs to member {seat.member} of a group that elects its leader: start broker"
+            f" and replicator with --role elected --id {seat.member}, the broker with --coordinator as well"
+        )
 
 
 def draw_uuid(random: Callable[[int], bytes]) -> str:

@@ -13,6 +13,7 @@ machine asks for the next one only when it was told how the last one ended.
 """
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from pathlib import Path
@@ -108,11 +109,24 @@ class Elector:
         self.machine.begin(self.host.monotonic())
         self.ends = [start_task(self.watch()), start_timer(LOOK_S, self.look)]
 
-    async def stop(self) -> None:
-        """Take part no longer; the role is left as it is."""
+    async def stop(self, drain: Callable[[], Awaitable[None]] | None = None) -> None:
+        """Take part no longer; the role is left as it is.
+
+        A leader lets another member lead first, which saves the others the wait.
+
+        Args:
+            drain: has the broker take no sends any more, and waits for those that wait.
+        """
+        if self.stopped:
+            return
+        record, leads = self.machine.record, self.machine.state is State.LEADING
         self.stopped = True
         for end in self.ends:
             await end()
+        if leads and record is not None and drain is not None:
+            await drain()
+            with contextlib.suppress(WhimbrelError):
+                await self.coordinator.swap(record.resigned(self.furthest()), self.machine.revision)
         for task in tuple(self.tasks):
             task.cancel()
         await asyncio.gather(*self.tasks, return_exceptions=True)
@@ -177,6 +191,12 @@ class Elector:
         if self.term is not None:
             return self.term.epoch
         return self.page.heard_epoch
+
+    def furthest(self) -> int:
+        """Return the member whose log goes on furthest of those that acknowledge; NOBODY without one."""
+        others = {member for member in dict(self.machine.record.voters)} if self.machine.record else set()
+        acks = [(end, member) for member, end in self.page.member_acks() if member in others]
+        return max(acks, default=(0, NOBODY))[1]
 
     # Events
 

@@ -400,7 +400,8 @@ class Election:
         record, now = self.record, facts.now
         if record is None:
             return "there is no record of the group"
-        promised_lately = now - self.sealed_at < OPENING_S
+        # Since then nobody else is heard: who was heard has opened its log.
+        promised_lately = now - self.sealed_at < OPENING_S and facts.heard_at <= self.sealed_at
         if record.leader == NOBODY and (record.epoch >= facts.promised or not promised_lately):
             return "the leader has resigned"
         if not facts.connected and facts.leaderless and not promised_lately:

@@ -85,8 +85,8 @@ def sealing(record: GroupRecord = RECORD) -> Election:
 def leading() -> Election:
     found = sealing()
     (opening,) = found.sealed(seal(3, 6), GONE)
-    assert isinstance(opening, Open) and found.state is State.OPENING
-    assert found.opened(GONE) == [] and found.state is State.LEADING
+    assert isinstance(opening, Open) and found.state.value == "opening"
+    assert found.opened(GONE) == [] and found.state.value == "leading"
     return found
 
 
@@ -258,6 +258,14 @@ def test_who_was_promised_gets_time_to_open_its_log() -> None:
     assert found.tick(replace(promised, now=100.0 + OPENING_S)) == [AskSuspicions((2, 3))]
 
 
+def test_who_has_opened_its_log_and_is_gone_is_not_waited_for() -> None:
+    found = election()
+    found.asked_to_seal(6, 3, GONE)
+    found.learned(replace(RECORD, epoch=6, leader=3), 8, GONE)
+    heard = replace(GONE, promised=6, promised_to=3, now=100.5, heard_at=100.4)
+    assert found.tick(heard) == [AskSuspicions((2, 3))]
+
+
 def test_a_candidate_gives_up_after_a_while() -> None:
     found = sealing()
     assert found.tick(replace(GONE, now=100.0 + SEALING_S)) == [AskSeals((2, 3), 6)]
@@ -279,7 +287,7 @@ def test_a_leader_gives_its_log_back_before_it_promises() -> None:
     assert found.asked_to_seal(6, 3, led)[0]
     assert found.state is State.LEADING
     why, actions = found.asked_to_seal(7, 3, led)
-    assert why and isinstance(actions[0], Close) and found.state is State.CLOSING
+    assert why and isinstance(actions[0], Close) and found.state.value == "closing"
     assert found.asked_to_seal(7, 3, led)[0]
     found.closed(led)
     assert found.asked_to_seal(7, 3, led) == ("", [Promise(7, 3)])
