@@ -189,7 +189,7 @@ class Load:
                 self.stopping.wait(PAUSE_S)
 
     def await_other(self, member: Member, since: float) -> float:
-        """Wait until another member acknowledges a send; return how long after a time that was, in seconds."""
+        """Wait until another member acknowledges a send; return how many seconds after a time that was."""
         own = b"%d-" % member.number
 
         def others() -> list[float]:

@@ -109,8 +109,19 @@ def test_sends_go_on_without_the_leader_and_none_is_lost(
             for process in leader.processes:
                 if not process.running:
                     process.start()
-            until(lambda: follows(leader, successor), timeout=15, what="the former leader as a follower")
+            await_follower(leader, successor)
     await_equal(group, *(body for _, body in load.acknowledged))
+
+
+def await_follower(member: Member, leader: Member) -> None:
+    """Wait until a former leader follows."""
+    until(lambda: follows(member, leader), timeout=15, what="the former leader as a follower")
+
+
+def await_epoch(stores: list[Path], epoch: int, leader: int) -> None:
+    """Wait until all have promised an epoch to a leader, and have it in their lists."""
+    until(lambda: promises(stores) == {(epoch, leader)}, what="all promises")
+    until(lambda: {EpochFile(store).load()[-1][0] for store in stores} == {epoch}, what="all lists")
 
 
 def promises(stores: list[Path]) -> set[tuple[int, int]]:
@@ -140,7 +151,7 @@ def test_what_no_majority_had_is_cut_and_kept_aside(group: ElectedGroup) -> None
     successor = group.await_leader()
     until(lambda: successor.peer.send("t", b"after").status.code == v2.OK, timeout=10)
     leader.start()
-    until(lambda: follows(leader, successor), timeout=15, what="the former leader as a follower")
+    await_follower(leader, successor)
     await_equal(group, b"first", b"after")
     assert b"nobody else has it" not in bodies_of(leader.peer)
     (cut,) = list_cuts(leader.broker.store)
@@ -244,8 +255,7 @@ def test_an_epoch_has_one_leader_and_the_page_shows_the_promise(group: ElectedGr
     for number in range(1, 4):
         leader = sending(group)
         stores = [member.broker.store for member in group.members.values()]
-        until(lambda: promises(stores) == {(number, leader.number)}, what="all promises")
-        assert {EpochFile(store).load()[-1][0] for store in stores} == {number}
+        await_epoch(stores, number, leader.number)
         leader.kill()
         group.await_leader()
         leader.start()

@@ -15,7 +15,8 @@ wait end empty, streams of readers and slaves end with NotReady. A switch that f
 without a role: calls are refused with NotReady until another switch succeeds. A stop ends a switch that
 is under way; whoever asked for it gets NotReady.
 
-**Where the group elects its leader** (`elections/`), a broker starts as a slave, and an `Elector` switches it.
+**Where the group elects its leader** (`elections/`), a broker starts as a slave, and an `Elector` switches
+it.
 """
 
 import asyncio
@@ -31,7 +32,7 @@ from typing import TYPE_CHECKING
 
 from whimbrel.broker.background import start_timer
 from whimbrel.broker.elections.elector import Elector
-from whimbrel.broker.elections.service import election_service
+from whimbrel.broker.elections.service import election_admin_service, election_service
 from whimbrel.broker.options import BrokerOptions
 from whimbrel.broker.roles.context import BrokerContext
 from whimbrel.broker.roles.master import MasterRole
@@ -125,7 +126,11 @@ class Broker:
                 check_no_member(self.root, self.machine.files)
             if first.elects:
                 self.elector = self.context.elector = Elector(
-                    first, bell=bell, machine=self.machine, switch=self.switch_elected
+                    first,
+                    bell=bell,
+                    machine=self.machine,
+                    switch=self.switch_elected,
+                    drain=self.drain,
                 )
                 first = replace(first, role="slave")
             await self.begin_role(first)
@@ -143,7 +148,7 @@ class Broker:
     async def stop(self) -> None:
         """End everything, the last begun first; each step is taken, also when one before has failed."""
         if self.elector is not None:
-            await self.elector.stop(drain=self.drain)
+            await self.elector.stop()
         self.stopped = True
         if self.switch_task is not None:
             self.switch_task.cancel()
@@ -173,7 +178,9 @@ class Broker:
             return
         role.refuse_writes("another member is to lead: try again")
         deadline = self.loop.time() + DRAIN_S
-        while role.appender.unfinished and self.loop.time() < deadline:
+        while role.appender.unfinished:
+            if self.loop.time() > deadline:
+                return
             await asyncio.sleep(DRAIN_POLL_S)
 
     async def stop_serving(self, role: Role | None) -> None:
@@ -252,7 +259,10 @@ class Broker:
         assert context is not None
         self.services = list(services)
         if self.elector is not None:
-            self.services.append(election_service(options.name, self.elector))
+            self.services += [
+                election_service(options.name, self.elector),
+                election_admin_service(self.elector),
+            ]
         if context.server is not None:
             context.server.replace(self.services)
             return

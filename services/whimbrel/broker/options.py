@@ -74,7 +74,7 @@ class BrokerOptions:
         help="sync answers after `acks` slaves hold it; majority after more than half of `voters` do, and"
         " shows nobody what they do not hold",
     )
-    # Where members are elected this says whom the group is made of; then its record at the coordinator counts.
+    # Where members are elected this says whom the group is made of; then its record counts.
     voters: tuple[str, ...] = option(
         (), help="majority: ids of the members whose copies count; with a configured master 0 is among them"
     )

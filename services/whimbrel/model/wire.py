@@ -14,6 +14,7 @@ __all__ = [
     "CLIENT_PEER_HEADER",
     "DATE_TIME_HEADER",
     "DEAD_LETTER_SERVICE",
+    "ELECTION_ADMIN_SERVICE",
     "ELECTION_SERVICE",
     "GROUP_SERVICE",
     "HA_PORT",
@@ -38,6 +39,7 @@ ADMIN_SERVICE = "whimbrel.admin.v1.AdminService"
 DEAD_LETTER_SERVICE = "whimbrel.admin.v1.DeadLetterService"
 BULK_SERVICE = "whimbrel.bulk.v1.BulkService"
 REGISTRY_SERVICE = "whimbrel.registry.v1.RegistryService"
+ELECTION_ADMIN_SERVICE = "whimbrel.admin.v1.ElectionAdminService"
 ELECTION_SERVICE = "whimbrel.replica.v1.ElectionService"
 GROUP_SERVICE = "whimbrel.group.v1.GroupService"
 REPLICA_SERVICE = "whimbrel.replica.v1.ReplicaService"

@@ -40,7 +40,7 @@ NOBODY: Final = 0
 
 
 class Repair(WhimbrelError):
-    """The slave's role has to stop and start again: what the seat says is to be done, it does before it goes on."""
+    """The slave's role has to stop and start again: before it goes on, it does what the seat says."""
 
     reason = "REPAIR"
     effect = "none"

@@ -131,8 +131,8 @@ def check_no_member(root: Path, files: Files = FILES) -> None:
     seat = SeatFile(root, files).load()
     if seat is not None and seat.group:
         raise StoreError(
-            f"the store {root} belongs to member {seat.member} of a group that elects its leader: start broker"
-            f" and replicator with --role elected --id {seat.member}, the broker with --coordinator as well"
+            f"the store {root} belongs to member {seat.member} of a group that elects its leader: start"
+            f" broker and replicator with --role elected --id {seat.member}, the broker with --coordinator"
         )
 
 

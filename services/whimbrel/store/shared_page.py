@@ -63,11 +63,12 @@ broker sets them after it has recovered that log, and the replicator lets member
 repeats the time of connecting, which no two connections share, so it is a sequence lock: who reads it, the
 acknowledgement, and finds it unchanged, has an acknowledgement of that member.
 
-**Elections.** Where the group elects its leader, the broker says which role the replicator beside has, and asks
-it for promises. A promise, and an elected master, is an epoch * 256 + a member id, in one cell. The replicator
-puts a promise on disk (`seat_file.py`), and shows it: 0, then what the log was like, then the promise. So a
-reader that finds the same before and after has all of one promise. **Newest connection seen**: the commit offset follows from cells that were read after that
-connection was there; a member is told commit offsets of that sort only (rule R11b).
+**Elections.** Where the group elects its leader, the broker says which role the replicator beside has, and
+asks it for promises. A promise, and an elected master, is an epoch * 256 + a member id, in one cell. The
+replicator puts a promise on disk (`seat_file.py`), and shows it: 0, then what the log was like, then the
+promise. So a reader that finds the same before and after has all of one promise. **Newest connection seen**:
+the commit offset follows from cells that were read after that connection was there; a member is told commit
+offsets of that sort only (rule R11b).
 
 **Replaced** counts the log files that were written again under their old names (`failed_sync.py`): a reader
 that has such a file open must open it anew before it reads what was appended since. **Doubtful** is 0, or one

@@ -564,6 +564,7 @@ class Role(ABC):
             replication=options.replication.upper(),
             flush=options.flush.upper(),
             lane=str(self.machine.lane),
+            election=None if self.context.elector is None else self.context.elector.state(),
         )
 
     def advice(self, *, replicator_alive: bool) -> str:

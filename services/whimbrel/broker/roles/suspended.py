@@ -1,7 +1,7 @@
 """The services of a broker that has no role at the moment: one role has ended, the next has not started.
 
-What needs no role goes on: clients keep their sessions and may ask for routes, members elect. Everything else is refused
-with NotReady, which SDKs answer by trying again, here or elsewhere.
+What needs no role goes on: clients keep their sessions and may ask for routes, members elect. Everything
+else is refused with NotReady, which SDKs answer by trying again, here or elsewhere.
 """
 
 from collections.abc import Sequence
@@ -20,6 +20,9 @@ WITHOUT_ROLE = frozenset(
         "QueryAssignment",
         "Suspect",
         "Seal",
+        "Switchover",
+        "PauseElections",
+        "SetVoters",
     }
 )
 
