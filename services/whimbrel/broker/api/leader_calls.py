@@ -31,10 +31,9 @@ a record is the member's, as the lane makes it too; the client's own is in the r
 Concurrency: one loop's thread. A call is held, or under way, or over; whatever ends it takes it out of both.
 """
 
-import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Protocol
 
 from google.protobuf.message import DecodeError
 
@@ -106,6 +105,20 @@ class LeaderCall(HeldCall):
     answer: Answer | None = None
 
 
+class Timer(Protocol):
+    """What can be called off."""
+
+    def cancel(self) -> None:
+        """Call it off."""
+
+
+class Timers(Protocol):
+    """What is used of the event loop."""
+
+    def call_later(self, delay: float, callback: Callable[..., object], *arguments: Any) -> Timer:
+        """Call back after some seconds."""
+
+
 class LeaderCalls:
     """Hands calls of clients on to the leader; serves or holds them, as the member's role asks for.
 
@@ -119,7 +132,7 @@ class LeaderCalls:
         clients: Clients,
         *,
         clock: Callable[[], float],
-        loop: asyncio.AbstractEventLoop,
+        loop: Timers,
         forwarder: Forwarder | None = None,
     ) -> None:
         """Begin without a role, and without a known leader.
@@ -139,7 +152,7 @@ class LeaderCalls:
         self.leader: Target | None = None  # another member
         self.why = "this broker starts"  # there is no role
         self.told = 0
-        self.timer: asyncio.TimerHandle | None = None
+        self.timer: Timer | None = None
         self.closed = False
 
     # What the member is
