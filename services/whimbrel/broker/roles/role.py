@@ -389,7 +389,7 @@ class Role(ABC):
             context.groups,
             context.assignments,
             name=self.options.name,
-            master=master,
+            takes_messages=master or context.leader_calls is not None,
             ports=context.known_ports,
         )
         return messaging_service(
