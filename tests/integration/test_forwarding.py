@@ -1,6 +1,6 @@
-"""A slave that hands clients' calls on to its master: whoever asks it gets what the master would have answered.
+"""A slave that hands clients' calls on to its master: who asks it gets what the master would have answered.
 
-The roles are as configured here: `forward=on` switches on what groups that elect their leader do by themselves.
+Roles are as configured here: `forward=on` switches on what groups that elect their leader do by themselves.
 """
 
 import asyncio
@@ -193,7 +193,7 @@ def test_without_its_master_a_slave_holds_calls_and_then_says_so(
     tmp_path: Path, measured: Callable[[str], None]
 ) -> None:
     with Cluster(tmp_path, slaves=1, broker=FORWARDS) as cluster:
-        master, slave = started(cluster)
+        _, slave = started(cluster)
         until(lambda: slave.send("t", b"first").status.code == v2.OK, what="a slave that knows its master")
         polling = slave.start(
             "ReceiveMessage", timeout=40, group=v2.Resource(name="g"), message_queue=queue("t", -1),

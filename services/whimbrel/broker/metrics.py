@@ -577,22 +577,20 @@ def transaction_metrics(transactions: Transactions) -> list[Family]:
 
 
 def held_calls(calls: LeaderCalls | None) -> list[Family]:
-    """Return how many calls of clients wait for a leader, where any do."""
-    if calls is None:
-        return []
+    """Return how many calls of clients wait for a leader; None: none ever does."""
     return [
         Family(
             name="whimbrel_held_calls",
             kind="gauge",
             help="Calls of clients that wait for a leader, or for a role.",
-            read=lambda: [((), len(calls.held))],
+            read=lambda: [((), 0 if calls is None else len(calls.held))],
         ),
         Family(
             name="whimbrel_held_bytes",
             kind="gauge",
             unit="By",
             help="Bytes of the calls that wait for a leader, or for a role.",
-            read=lambda: [((), calls.held.bytes)],
+            read=lambda: [((), 0 if calls is None else calls.held.bytes)],
         ),
     ]
 
@@ -601,7 +599,7 @@ def slave_metrics(role: "SlaveRole", counted: Counted) -> list[Family]:
     """Return how far dispatching is behind, and what was handed on to the leader."""
     store, calls = role.store, role.context.leader_calls
     return [
-        *([] if calls is None else [forward_family(calls.forwarder)]),
+        forward_family(None if calls is None else calls.forwarder),
         Family(
             name="whimbrel_dispatch_lag_seconds",
             kind="gauge",

@@ -191,6 +191,8 @@ class LeaderCalls:
     def role_begun(self, *, leads: bool) -> None:
         """Let the role whose services were wrapped last take calls, those that were held first."""
         self.role = leads
+        if leads:
+            self.leader = None
         self.settle()
 
     def follow(self, address: str) -> None:

@@ -1,9 +1,9 @@
 """QueryRoute and QueryAssignment at a broker.
 
 QueryRoute is for clients that were configured with a broker's address instead of a nameserver's. A broker
-knows only itself, and returns the address that the caller used, since that one works for the caller. A slave
-lists itself without the write permission, unless it hands messages on to the master (`leader_calls.py`), under
-broker id 0, because SDKs use no other id.
+knows only itself, and returns the address that the caller used, since that one works for the caller. It
+lists itself under broker id 0, because SDKs use no other id; a slave without the write permission, unless it
+hands messages on to the master (`leader_calls.py`).
 
 The push consumers of most SDKs send QueryAssignment to brokers, whatever address they were configured with.
 It is forwarded to a nameserver (`assignments.py`). While no nameserver answers, it is answered here for

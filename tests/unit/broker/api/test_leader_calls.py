@@ -439,9 +439,8 @@ async def test_calls_between_two_roles_are_served_by_the_next_one() -> None:
 async def test_calls_between_two_roles_go_on_to_the_leader_of_a_slave() -> None:
     member = Member(leads=True)
     member.suspend()
-    sent, pulled, hopped = (
-        member.call("SendMessage"), member.call("PullMessage"), member.call("AckMessage", whimbrel_hops="leader")
-    )  # fmt: skip
+    sent, pulled = member.call("SendMessage"), member.call("PullMessage")
+    hopped = member.call("AckMessage", whimbrel_hops="leader")
     member.begin(leads=False)
     await member.settle()
     assert codes(pulled) == [v2.OK] and isinstance(hopped.error, NotMaster)
