@@ -15,6 +15,7 @@ import pytest
 from brokerapi import duration, message, queue
 from integration.test_broker_cluster import Peer, started, writable
 from integration.test_broker_sdk import Sdk, log_of
+from integration.test_majority import MAJORITY, as_role
 from integration.test_switching import GROUP, SWITCH_S, TOPIC, Site
 from processes import Cluster, until
 from whimbrel.broker.roles.master import MasterRole
@@ -233,6 +234,56 @@ def test_without_its_master_a_slave_holds_calls_and_then_says_so(
         assert copies(cluster, b"again") == stored and copies(cluster, b"refused") == 0
         first = next(at for at, each in answers if each.status.code == v2.OK)
         measured(f"held {took_s:.2f} s; a send goes through {first - back_at:+.2f} s after the return")
+
+
+def test_clients_of_a_member_go_on_at_the_next_master(
+    tmp_path: Path, measured: Callable[[str], None]
+) -> None:
+    with Cluster(tmp_path, slaves=2, broker=MAJORITY | FORWARDS, replicator={"flush": "sync"}) as cluster:
+        member = Peer(cluster.slaves[1])
+        until(lambda: member.send("t", b"first").status.code == v2.OK, timeout=20, what="a send that holds")
+        polling = member.start(
+            "ReceiveMessage", timeout=60, group=v2.Resource(name="g"), message_queue=queue("t", -1),
+            batch_size=32, invisible_duration=duration(30), long_polling_timeout=duration(20),
+            filter_expression=v2.FilterExpression(type=v2.TAG, expression="none"),
+        )  # fmt: skip
+        until(lambda: cluster.master.metric("whimbrel_long_polls_held") == 1, what="a receive at the master")
+        for process in (cluster.master, cluster.master_replicator):
+            process.kill()
+        codes: list[int] = []
+        over = threading.Event()
+
+        def send_on() -> None:
+            number = 0
+            while not over.is_set():
+                code = member.send("t", b"numbered-%04d." % number).status.code
+                codes.append(code)
+                number += 1
+
+        sender = threading.Thread(target=send_on)
+        sender.start()
+        for process in (cluster.slaves[0], cluster.slave_replicators[0]):
+            process.kill()
+        heir = as_role(cluster, cluster.slaves[0], "master", 0)
+        try:
+            until(lambda: writable(Peer(heir[0])), timeout=20, what="the next master")
+            writable_at = time.monotonic()
+            until(lambda: codes and codes[-1] == v2.OK, timeout=20, what="a send at the next master")
+            flows_at = time.monotonic()
+        finally:
+            over.set()
+            sender.join(20)
+        list(polling)
+        log = log_of(heir[0].store)
+        stored = [log.count(b"numbered-%04d." % number) for number in range(len(codes))]
+        assert {count for count, code in zip(stored, codes, strict=True) if code == v2.OK} == {1}
+        assert max(stored) == 1 and {code for code in codes if code != v2.OK} <= {v2.HA_NOT_AVAILABLE}
+        measured(
+            f"sends go through {flows_at - writable_at:+.2f} s after the next master takes them;"
+            f" {codes.count(v2.OK)} stored, {len(codes) - codes.count(v2.OK)} refused meanwhile"
+        )
+        for process in heir:
+            process.kill()
 
 
 def test_calls_during_a_switch_are_served_by_the_role_that_comes(

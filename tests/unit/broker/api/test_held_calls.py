@@ -135,6 +135,25 @@ def test_another_leader_gets_what_the_one_before_has_refused() -> None:
     assert calls.due(1.0) == [] and calls.moved(HERE, 1.0) == [late]
 
 
+def test_a_late_refusal_says_nothing_of_the_next_leader() -> None:
+    calls = held_calls(A)
+    one = arrived(calls, 0.0)
+    calls.moved(B, 1.0)
+    assert calls.refused(one, A, NoReplica("alone"), 1.0 + SETTLE_S + 1)
+
+
+def test_pauses_begin_anew_with_another_leader() -> None:
+    calls = held_calls(A)
+    one = arrived(calls, 0.0)
+    for now in (0.0, 0.1, 0.3):
+        assert calls.refused(one, A, NotMaster("no"), now)
+        calls.due(now + PAUSE_MAX_S)
+    assert calls.refused(one, A, NotMaster("no"), 0.5)
+    assert calls.moved(B, 0.5) == [one]
+    assert calls.refused(one, B, NotMaster("no"), 0.5)
+    assert one.again_at == pytest.approx(0.5 + PAUSE_FIRST_S)
+
+
 def test_a_long_poll_that_is_cut_off_is_held_anew() -> None:
     calls = held_calls(A)
     poll = arrived(calls, 0.0)
@@ -142,6 +161,8 @@ def test_a_long_poll_that_is_cut_off_is_held_anew() -> None:
     assert calls.moved(B, 16.0) == [poll]
     assert calls.refused(poll, B, NotReady("lost"), 16.5)
     assert calls.over(15.0 + HOLD_S) == [poll]
+    assert calls.refused(poll, B, NotReady("lost"), 40.0)  # as if it had gone on
+    assert calls.over(40.0) == [] and calls.over(40.0 + HOLD_S) == [poll]
 
 
 def test_a_leader_that_comes_back_is_not_overrun() -> None:
