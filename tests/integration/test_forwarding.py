@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from brokerapi import duration, message, queue
+from brokerapi import duration, log_end, message, queue
 from integration.test_broker_cluster import Peer, started, writable
 from integration.test_broker_sdk import Sdk, log_of
 from integration.test_majority import MAJORITY, as_role
@@ -248,6 +248,8 @@ def test_clients_of_a_member_go_on_at_the_next_master(
             filter_expression=v2.FilterExpression(type=v2.TAG, expression="none"),
         )  # fmt: skip
         until(lambda: cluster.master.metric("whimbrel_long_polls_held") == 1, what="a receive at the master")
+        brokers = (cluster.master, *cluster.slaves)
+        until(lambda: len({log_end(each.grpc) for each in brokers}) == 1, what="slaves that lack nothing")
         for process in (cluster.master, cluster.master_replicator):
             process.kill()
         codes: list[int] = []
