@@ -16,7 +16,7 @@ without a role: calls are refused with NotReady until another switch succeeds. A
 is under way; whoever asked for it gets NotReady.
 
 **Where the group elects its leader** (`elections/`), a broker starts as a slave, and an `Elector` switches
-it.
+it. Clients' calls are held during a switch, and go to the next role (`api/leader_calls.py`).
 """
 
 import asyncio
@@ -192,6 +192,8 @@ class Broker:
         try:
             if role is not None:
                 role.answer_waiting(STOPPING)
+            if self.context.leader_calls is not None:
+                await self.context.leader_calls.close(STOPPING)
         finally:
             await stopping
 
@@ -235,8 +237,7 @@ class Broker:
             try:
                 await role.leave()
             finally:
-                assert self.context is not None and self.context.server is not None
-                self.context.server.replace(suspended(self.services, SWITCHING))
+                self.suspend()
                 await role.stop(SWITCHING, unconfirmed=ReplicaTimeout)
         await self.begin_role(options)
 
@@ -249,9 +250,15 @@ class Broker:
             await role.start()
         except BaseException:
             if self.context.server is not None:
-                self.context.server.replace(suspended(self.services, SWITCHING))
+                self.suspend()
             raise
         self.role, self.options = role, options
+
+    def suspend(self) -> None:
+        """Serve what needs no role."""
+        assert self.context is not None and self.context.server is not None
+        calls = self.context.leader_calls
+        self.context.server.replace(suspended(self.services, SWITCHING, calls))
 
     async def serve(self, services: Sequence[Service]) -> None:
         """Serve a role's services; the first time, start the server."""

@@ -83,6 +83,12 @@ class BrokerOptions:
         help="who keeps the record of a group that elects its leader: nameserver (the first one) or"
         " nameserver:HOST:PORT; none: roles are as configured",
     )
+    # SDKs may talk to any member of a group that elects its leader.
+    forward: Literal["auto", "on", "off"] = option(
+        "auto",
+        help="a broker that does not lead hands clients' calls on to the one that does; auto: in groups that"
+        " elect their leader",
+    )
     acks: int = option(1, help="slaves that must confirm", minimum=1, maximum=16)
     expected_slaves: int = option(0, help="a master is settled once so many are registered", minimum=0)
     auto_create_topics: bool = option(False, help="a send creates its topic")
@@ -248,6 +254,11 @@ class BrokerOptions:
     def by_majority(self) -> bool:
         """Whether a majority commits, and nothing else is seen."""
         return self.replication == "majority"
+
+    @property
+    def forwards(self) -> bool:
+        """Whether clients' calls are handed on to the leader, and held while there is none."""
+        return self.forward == "on" or (self.forward == "auto" and self.elects)
 
     @property
     def store_options(self) -> "StoreOptions":

@@ -20,6 +20,7 @@ __all__ = [
     "HA_PORT",
     "HOPS_HEADER",
     "LANGUAGE_HEADER",
+    "LEADER_TRAILER",
     "MESSAGING_SERVICE",
     "NAMESERVER_PORT",
     "NAMESPACE_HEADER",
@@ -70,6 +71,9 @@ SUGGESTION_TRAILER = "whimbrel-suggest-broker-id"
 # Reason of the error in the body of an OK call: several of our errors share one code of the client API
 # (NotWritable and a bug are both 50001), and whether to retry differs.
 REASON_TRAILER = "whimbrel-reason"
+
+# Where the leader of the group serves, `host:port`; set by brokers that answer NotMaster, where they know it.
+LEADER_TRAILER = "whimbrel-leader"
 
 NAMESERVER_PORT = 8081
 BROKER_PORT = 8091

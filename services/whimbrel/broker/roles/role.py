@@ -116,9 +116,12 @@ class Role(ABC):
             await self.open()
             services = self.make_services()
             self.serving = True
-            await self.context.serve(services)
+            calls = self.context.leader_calls
+            await self.context.serve(services if calls is None else calls.wrap(services))
             self.admission.store_host = self.context.store_host  # the port is known now
             self.begin()
+            if calls is not None:
+                calls.role_begun(leads=self.NAME == "master")
         except BaseException:
             await self.stop("the broker could not start")
             raise
@@ -398,7 +401,7 @@ class Role(ABC):
             context.groups,
             context.assignments,
             name=self.options.name,
-            master=master,
+            takes_messages=master or context.leader_calls is not None,
             ports=context.known_ports,
         )
         return messaging_service(
@@ -409,8 +412,13 @@ class Role(ABC):
             clients=context.clients,
             special=self.special_calls(),
             clock=self.machine.monotonic,
+            leader=self.known_leader,
             call_lane=self.call_lane(),
         )
+
+    def known_leader(self) -> str:
+        """Return where the group's leader serves, `host:port`, if it is another member; else ""."""
+        return ""
 
     def call_lane(self) -> CallLane | None:
         """Return what takes plain calls beside Python; None where nothing does."""
