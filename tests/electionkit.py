@@ -6,6 +6,7 @@ with ElectedGroup(tmp_path) as group:
     group.await_leader()                # another one
 """
 
+import itertools
 import signal
 import threading
 import time
@@ -188,15 +189,10 @@ class Load:
             else:
                 self.stopping.wait(PAUSE_S)
 
-    def await_other(self, member: Member, since: float) -> float:
-        """Wait until another member acknowledges a send; return how many seconds after a time that was."""
-        own = b"%d-" % member.number
-
-        def others() -> list[float]:
-            return [at for at, body in self.acknowledged if at > since and not body.startswith(own)]
-
-        found: list[float] = until(others, timeout=30, what="a send that another member acknowledges")
-        return min(found) - since
+    def longest_pause(self, since: float) -> float:
+        """Return the longest time without an acknowledged send since then, in seconds."""
+        times = [since, *(at for at, _ in self.acknowledged if at > since)]
+        return max(later - earlier for earlier, later in itertools.pairwise(times))
 
     def await_count(self, count: int) -> None:
         """Wait for so many acknowledged sends more."""
