@@ -27,10 +27,8 @@ class Group(ElectedGroup):
         self.forwarders = Forwarders() if behind else None
         self.ways: dict[int, tuple[Forwarder, Forwarder]] = {}  # by member, of gRPC and of replication
         super().__init__(root)
-        for number, (grpc, replication) in self.ways.items():
-            member = self.members[number]
-            grpc.target = address(member.broker.grpc)
-            replication.target = address(member.replicator.ha)
+        for number, (grpc, _) in self.ways.items():
+            grpc.target = address(self.members[number].broker.grpc)
 
     def member(self, number: int, voters: list[int], flush: str, settings: dict[str, object]) -> Member:
         """Describe a member.
