@@ -276,7 +276,7 @@ class Cluster:
         return disk
 
     def nameserver_disk(self) -> SimDisk:
-        """Return an empty disk for a nameserver; it has a directory for groups' records where there are any."""
+        """Return an empty disk for a nameserver, with a directory for records of groups."""
         rng = random.Random(self.scheduler.rng.getrandbits(64) if self.plan.elected else 0)
         disk = SimDisk(rng, own_entry=self.plan.own_entry)
         if self.plan.elected:

@@ -206,7 +206,7 @@ class Committed:
             self.fail("I10", f"{member.name} has cut [{point}, {end}), and does not keep it: {names}")
 
     def keeps(self, member: Member, name: str, point: int, content: bytes) -> bool:
-        """Return whether a directory has bytes that were cut, but for zeros at the end of a file, on the medium."""
+        """Return whether a directory has bytes that were cut on the medium, but for zeros at a file's end."""
         position, end = point, point + len(content)
         while position < end:
             upto = min(end, position - position % LOG_FILE + LOG_FILE)

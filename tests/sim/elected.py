@@ -1,4 +1,4 @@
-"""A group that elects its master, in a simulated cluster: its settings, who leads, and where its faults strike.
+"""A group that elects its master, in a simulated cluster: who leads, and where its faults strike.
 
 Members have ids from 1 on, and stand on hosts b0, b1, ...; the first nameserver keeps the group's record, on
 a disk that outlives it. Nobody does anything for them: this takes the place of the person of `takeover.py`.

@@ -1,4 +1,4 @@
-"""Plans of groups that elect their masters: three members, of which a majority commits, and faults of leaders.
+"""Plans of groups that elect their masters: three members, of which a majority commits.
 
     layout     one or two nameservers, of which the first keeps the group's record; one group of three members
     modes      synchronous or asynchronous flush
