@@ -3,7 +3,8 @@
 Prints what it did for each seed that was named, then, for each that failed, the finding, a schedule of few
 faults that fails as well, and the line that repeats it. With `--power` it draws the plans of `power.py`, with
 `--without RULE` it switches rules off (`rules.py`) and looks for a seed that notices. Exit code 1 when a seed
-failed, or none noticed. With `--majority` it draws those of `majority.py`.
+failed, or none noticed. With `--majority` it draws those of `majority.py`, with `--elections` those of
+`elections.py`.
 
 Each run has a process of its own, forked from this one: what a run leaves behind, garbage and threads, ends
 with it, and no run has another one's. Seeds begin in their order, so those that were run are a range.
@@ -29,6 +30,8 @@ from typing import TYPE_CHECKING
 
 import whimbrel.broker.broker as broker_module
 from sim.cluster import Cluster
+from sim.elected import watched
+from sim.elections import elections_plan
 from sim.invariants import Invariants
 from sim.majority import majority_plan
 from sim.nodes import surroundings
@@ -91,9 +94,11 @@ def run(plan: Plan) -> Result:
     random.seed(plan.seed)
     error = ""
     gc.disable()  # what is collected when must not change a run; its process ends soon
-    with clocks_of_processes(), surroundings():
+    with clocks_of_processes(), surroundings(), contextlib.ExitStack() as watching:
         cluster = Cluster(plan)
         invariants = Invariants(cluster)
+        if cluster.elections is not None:
+            watching.enter_context(watched(cluster.elections.told))
         try:
             cluster.run()
             invariants.finish()
@@ -201,6 +206,8 @@ def drawing(options: argparse.Namespace) -> Callable[[int], Plan]:
     """Return what draws the plans that are asked for."""
     if options.majority:
         return majority_plan
+    if options.elections:
+        return elections_plan
     return power_plan if options.power else Plan.draw
 
 
@@ -230,6 +237,7 @@ def main(arguments: list[str]) -> int:
         "--no-shrink", action="store_true", help="leave the schedule of a failing seed as it is"
     )
     parser.add_argument("--majority", action="store_true", help="have each group commit by majority")
+    parser.add_argument("--elections", action="store_true", help="have each group elect its master")
     parser.add_argument("--power", action="store_true", help="have all brokers lose power in each seed")
     parser.add_argument(
         "--without", default="", help="a rule to switch off, by a part of its text; all: each in turn"
@@ -266,7 +274,8 @@ def main(arguments: list[str]) -> int:
                 small = shrink(plan)
                 print("  a schedule of few faults that fails as well:")
                 print("\n".join(f"    {fault}" for fault in small.faults))
-            target = "sim-majority" if options.majority else "sim-power" if options.power else "sim"
+            kinds = [kind for kind in ("elections", "majority", "power") if getattr(options, kind)]
+            target = "-".join(["sim", *kinds])
             print(f"  again: make {target} SEED={plan.seed}", flush=True)
     seconds, count = time.monotonic() - began, len(acknowledged)
     print(f"faults: {dict(sorted(faults.items()))}; checks: {dict(sorted(looks.items()))}")
