@@ -106,6 +106,9 @@ class MajorityCommit:
         """
         self.store, self.page = store, page
         self.others = frozenset(voters) - {member}
+        self.votes = (
+            member in voters
+        )  # else it leads until the voters that replace its own have adopted its epoch
         self.copies = len(voters) // 2 + 1
         self.sync_flush, self.fallbehind_max = sync_flush, fallbehind_max
 
@@ -117,7 +120,8 @@ class MajorityCommit:
         own = store.flushed if self.sync_flush else page.written
         others = self.others
         ends = [ack for member, ack in page.member_acks() if member in others]
-        ends.append(own)
+        if self.votes:
+            ends.append(own)
         moved = store.commit(commit_offset(ends, self.copies))
         if moved:
             page.commit = store.visible_end
@@ -146,6 +150,6 @@ class MajorityCommit:
         in any thread."""
         page, written = self.page, self.store.written
         if not page.replica_alive(now_ns):
-            return 1  # a killed replicator leaves its last acknowledgements in the page
+            return int(self.votes)  # a killed replicator leaves its last acknowledgements in the page
         ends = {member: end for member, end in page.member_ends() if member in self.others}
-        return 1 + sum(written - end < self.fallbehind_max for end in ends.values())
+        return self.votes + sum(written - end < self.fallbehind_max for end in ends.values())
