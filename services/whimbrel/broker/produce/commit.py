@@ -62,6 +62,7 @@ class CommitPage(Protocol):
 
     commit: int
     commit_saw: int
+    quorum_lost: int
     written: int
     leader_start: int
 
@@ -149,7 +150,8 @@ class MajorityCommit:
         """Return how many voters are there and near enough to the log's end, the master among them; may run
         in any thread."""
         page, written = self.page, self.store.written
-        if not page.replica_alive(now_ns):
-            return int(self.votes)  # a killed replicator leaves its last acknowledgements in the page
+        if not page.replica_alive(now_ns) or page.quorum_lost:
+            # A killed replicator leaves its last acknowledgements in the page; a cut leaves connections open.
+            return int(self.votes)
         ends = {member: end for member, end in page.member_ends() if member in self.others}
         return self.votes + sum(written - end < self.fallbehind_max for end in ends.values())
