@@ -122,7 +122,7 @@ class Cluster:
         after_step: called after every fault and every CHECK_S.
         on_ack: called when a send was answered OK.
         takeovers: the person who sees to groups whose master is lost.
-        elections: in the person's place, where the group elects its master; else None.
+        elections: where the group elects its master, and there is no person to do anything; else None.
         caught: power losses of all that were to come upon a send, and did.
     """
 
@@ -150,7 +150,7 @@ class Cluster:
         self.after_step: list[Callable[[], None]] = []
         self.on_ack: list[Callable[[Sent], None]] = []
         self.elections = Elections(self) if plan.elected else None
-        self.takeovers = Takeovers(self) if self.elections is None else self.elections
+        self.takeovers = Takeovers(self)
         self.caught = 0
         self.build()
 
@@ -459,7 +459,7 @@ class Cluster:
                 self.elections.upon(fault)
                 return
             fault = self.elections.resolve(fault)
-        if not self.takeovers.bears(fault):
+        if not (self.elections or self.takeovers).bears(fault):
             self.note(f"{fault} is more than the modes promise to stand now: left out")
             return
         self.note(str(fault))

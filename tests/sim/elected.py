@@ -1,7 +1,7 @@
 """A group that elects its master, in a simulated cluster: who leads, and where its faults strike.
 
 Members have ids from 1 on, and stand on hosts b0, b1, ...; the first nameserver keeps the group's record, on
-a disk that outlives it. Nobody does anything for them: this takes the place of the person of `takeover.py`.
+a disk that outlives it. Nobody does anything for them: the person of `takeover.py` is not there.
 
 **Faults by name of a role.** A target may be `leader`, `candidate` or `follower` instead of a host. Who that
 is, is decided when the fault happens: who leads, or led last; who stands for election, else the leader; one
@@ -13,6 +13,7 @@ elections for good. So a member loses its power there only while all others are 
 disk refuses no sync.
 """
 
+import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -23,6 +24,7 @@ from unittest.mock import patch
 
 from sim.plan import QUIET_S, Fault
 from sim.process import running
+from whimbrel.broker.elections.elector import Elector
 from whimbrel.broker.elections.machine import Election, State
 from whimbrel.broker.produce.commit import MajorityCommit
 from whimbrel.broker.roles import master
@@ -31,7 +33,6 @@ from whimbrel.replicator.promises import Promises
 
 if TYPE_CHECKING:
     from sim.cluster import Cluster, Member
-    from whimbrel.broker.elections.elector import Elector
     from whimbrel.model.group_record import GroupRecord
     from whimbrel.store.master_store import MasterStore
 
@@ -72,10 +73,9 @@ class Led:
 
 
 class Elections:
-    """What the cluster asks about a group that elects; in the place of `Takeovers`.
+    """What the cluster asks about a group that elects.
 
     Attributes:
-        done: nothing: no person replaces a master.
         epochs: by number, those that were begun.
         waiting: faults upon an election that have not happened.
         watchers: who is told as well.
@@ -83,7 +83,6 @@ class Elections:
 
     def __init__(self, cluster: "Cluster") -> None:
         self.cluster = cluster
-        self.done: list[Any] = []
         self.epochs: dict[int, Led] = {}
         self.waiting: list[Fault] = []
         self.watchers: list[Watcher] = []
@@ -153,9 +152,6 @@ class Elections:
         page = member.page if member.up else None
         return page is not None and bool(page.epoch) and (bool(page.votes) or page.replica_role == 1)
 
-    def loses(self, member: "Member", *, all_of_it: bool) -> None:
-        """Nothing: what a member may have lost it has to know itself."""
-
     def upon(self, fault: Fault) -> None:
         """Let a fault happen at the next election."""
         self.waiting.append(fault)
@@ -205,8 +201,8 @@ class Elections:
 @contextmanager
 def watched(told: Callable[..., None]) -> Iterator[None]:
     """Have the production code tell what it does: see `Watcher`."""
-    go, advance, intend = Election.go, MajorityCommit.advance, Promises.intend_cut
-    begin_epoch, finish_cut = master.begin_epoch, roles.finish_cut
+    go, advance, intend, over = Election.go, MajorityCommit.advance, Promises.intend_cut, Elector.over
+    begin, finish = vars(master)["begin_epoch"], vars(roles)["finish_cut"]
 
     def watched_go(self: Election, state: State, now: float) -> None:
         go(self, state, now)
@@ -220,7 +216,7 @@ def watched(told: Callable[..., None]) -> Iterator[None]:
         return moved
 
     def watched_begin(store: "MasterStore", voters: Any, term: "GroupRecord | None" = None) -> int:
-        epoch = begin_epoch(store, voters, term)
+        epoch: int = begin(store, voters, term)
         told("leads", epoch, store.written)
         return epoch
 
@@ -229,12 +225,18 @@ def watched(told: Callable[..., None]) -> Iterator[None]:
         intend(self, point, end)
 
     def watched_finish(root: Path, seat: Any, **options: Any) -> Any:
-        found = finish_cut(root, seat, **options)
+        found = finish(root, seat, **options)
         if seat.cut is not None:
             told("has_cut", *seat.cut)
         return found
 
+    def watched_over(self: "Elector", task: "asyncio.Task[None]") -> None:
+        over(self, task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            running[-1].report_failure(error)
+
     with (
+        patch.object(Elector, "over", watched_over),
         patch.object(Election, "go", watched_go),
         patch.object(MajorityCommit, "advance", watched_advance),
         patch.object(Promises, "intend_cut", watched_intend),

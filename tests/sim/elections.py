@@ -50,7 +50,8 @@ ELECTION_FAULTS = (
 def elections_plan(seed: int) -> Plan:
     """Draw a plan."""
     rng = random.Random(f"elections {seed}")
-    nameservers, flush = rng.choice((1, 1, 2)), rng.choice(("sync", "sync", "async"))
+    nameservers = rng.choice((1, 1, 2))
+    flush: Mode = rng.choice(("sync", "sync", "async"))
     names = [f"n{number}" for number in range(nameservers)]
     own_entry = rng.random() < 0.5
     faults = [draw_fault(rng, flush, names) for _ in range(rng.randint(3, 6))]

@@ -57,11 +57,13 @@ class Invariants:
 
     Attributes:
         looks: how often each was checked, of those that are checked over and over.
+        found: the first finding.
     """
 
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
         self.looks: dict[str, int] = {}
+        self.found: Violation | None = None
         self.confirmation: Confirmation | None = None
         self.committed: Committed | None = None
         if cluster.elections is None:
@@ -93,7 +95,9 @@ class Invariants:
         Raises:
             Violation: always.
         """
-        raise Violation(f"{kind} at {self.cluster.scheduler.now:.3f}: {text}")
+        error = Violation(f"{kind} at {self.cluster.scheduler.now:.3f}: {text}")
+        self.found = self.found or error  # what is checked within production code may be caught there
+        raise error
 
     def looked(self, kind: str) -> None:
         """Count a check."""
@@ -101,6 +105,8 @@ class Invariants:
 
     def step(self) -> None:
         """Check what must hold at any time."""
+        if self.found is not None:
+            raise self.found
         members = [member for member in self.cluster.members.values() if member.up]
         for member in members:
             page = member.page

@@ -152,7 +152,7 @@ class SimMachine(Machine):
         """See `Machine`."""
         return self.host.boot
 
-    def random_bytes(self, count: int) -> bytes:  # type: ignore[override]
+    def random_bytes(self, count: int) -> bytes:
         """See `Machine`; a seed has the same ones each time."""
         return self.host.rng.randbytes(count)
 

@@ -31,6 +31,7 @@ from typing import TYPE_CHECKING
 import whimbrel.broker.broker as broker_module
 from sim.cluster import Cluster
 from sim.elected import watched
+from sim.election_rules import ELECTION_FIRST_SEEDS, ELECTION_RULES
 from sim.elections import elections_plan
 from sim.invariants import Invariants
 from sim.majority import majority_plan
@@ -170,15 +171,16 @@ def shrink(plan: Plan) -> Plan:
     return replace(plan, faults=tuple(faults))
 
 
-def find_rules(text: str, first: int, seeds_max: int, jobs: int) -> int:
+def find_rules(options: argparse.Namespace) -> int:
     """Switch rules off and look for a seed that notices; return the exit code."""
-    missed = 0
-    for rule in RULES:
+    missed, text, seeds_max, draw = 0, options.without, options.seeds_max, drawing(options)
+    rules, firsts = (ELECTION_RULES, ELECTION_FIRST_SEEDS) if options.elections else (RULES, FIRST_SEEDS)
+    for rule in rules:
         if text not in ("all", rule) and text not in rule:
             continue
-        begin = max(first, FIRST_SEEDS.get(rule, first))
-        plans = (Plan.draw(seed) for seed in range(begin, begin + seeds_max))
-        with switched_off(rule), contextlib.closing(apart(plans, jobs)) as results:
+        begin = max(options.first, firsts.get(rule, options.first))
+        plans = map(draw, range(begin, begin + seeds_max))
+        with switched_off(rule, rules), contextlib.closing(apart(plans, options.jobs)) as results:
             found = next((result for result in results if result.error), None)
         if found is None:
             missed += 1
@@ -248,7 +250,7 @@ def main(arguments: list[str]) -> int:
     options = parser.parse_args(arguments)
     prepare(verbose=options.verbose)
     if options.without:
-        return find_rules(options.without, options.first, options.seeds_max, options.jobs)
+        return find_rules(options)
     began = time.monotonic()
     failed, lost, caught, faults, looks = [], 0, 0, Counter[str](), Counter[str]()
     acknowledged: dict[int, int] = {}
