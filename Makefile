@@ -41,7 +41,7 @@ COMPILED := typer._adapters, uvloop, whimbrel.cli.main, whimbrel.cli.dev, whimbr
 	whimbrel.rpc.client.native_streams, whimbrel.testing.host
 
 .PHONY: native-check test-lane fuzz-fast fuzz-native lane-rules wheel up down logs help setup fmt fmt-check lint types layers docs-settings proto proto-check check test test-transport test-all scenarios checklist interop faults \
-	run bench beside bench-spark bitrot sim models failovers sim-power sim-majority soak-sim soak soak-front hostile release-check clean
+	run bench beside bench-spark bitrot sim models failovers sim-power sim-majority sim-elections soak-sim soak soak-front hostile release-check clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -191,6 +191,11 @@ sim-power: setup ## 300 simulated clusters whose brokers all lose power: COUNT=n
 sim-majority: setup ## simulated groups that commit by majority, under faults: SECONDS=n, COUNT=n, FIRST=n, SEED=n repeats one
 	@PYTHONHASHSEED=0 PYTHONPATH=services:tests $(PY) -m sim.run --majority $(if $(SEED),$(SEED), \
 		--seconds $(or $(SECONDS),60) --jobs $(or $(JOBS),2) --first $(or $(FIRST),1) --count $(or $(COUNT),0))
+
+sim-elections: setup ## simulated groups that elect their masters, under faults: SECONDS=n, COUNT=n, FIRST=n, SEED=n repeats one, RULES=1 tests the test
+	@git log -1 --format='commit %h'
+	@PYTHONHASHSEED=0 PYTHONPATH=services:tests $(PY) -m sim.run --elections $(if $(SEED),$(SEED),$(if $(RULES),--without all --jobs $(or $(JOBS),2), \
+		--seconds $(or $(SECONDS),60) --jobs $(or $(JOBS),2) --first $(or $(FIRST),1) --count $(or $(COUNT),0)))
 
 soak-sim: setup ## hours of seeds: HOURS=n
 	@git log -1 --format='commit %h'

@@ -95,6 +95,8 @@ class History:
         acked: by group and place, when acknowledgements were taken.
         reads: reader, place and id, in the order of each reader.
         losses: times at which a broker of the group lost power, or its disk.
+        takeovers: times at which an elected leader was followed by another one: acknowledgements of consumers
+            shortly before may be forgotten, as after a loss, and nothing else.
         jumps: by reader, topic and queue, the offsets [from, to) that it passed over since they had expired.
     """
 
@@ -104,6 +106,7 @@ class History:
     acked: dict[tuple[str, Place], list[float]] = field(default_factory=lambda: defaultdict(list))
     reads: list[tuple[str, Place, bytes]] = field(default_factory=list)
     losses: list[float] = field(default_factory=list)
+    takeovers: list[float] = field(default_factory=list)
     jumps: dict[tuple[str, str, int], list[range]] = field(default_factory=lambda: defaultdict(list))
 
     # Notes
@@ -321,7 +324,7 @@ class History:
             for delivery in self.deliveries
             for acked in self.acked.get((delivery.group, delivery.place), ())
             if delivery.at - acked > self.ack_window_s
-            and not any(abs(acked - loss) < self.ack_window_s for loss in self.losses)
+            and not any(abs(acked - loss) < self.ack_window_s for loss in (*self.losses, *self.takeovers))
         ]
 
 

@@ -22,6 +22,7 @@ import fcntl
 import mmap
 import os
 import resource
+import struct
 import sys
 import threading
 import time
@@ -48,6 +49,7 @@ FALLOC_FL_KEEP_SIZE = 1
 FALLOC_FL_PUNCH_HOLE = 2
 MAP_FIXED = 0x10
 OPEN_FILES_WANTED = 1 << 16  # a connection holds a descriptor, and the usual soft limit is 1024
+FLOCK = struct.Struct("@hhqqi0q")  # struct flock: type, whence, start, length, pid
 CREATE = os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
 COPY_BYTES = 1 << 20
 
@@ -158,6 +160,11 @@ class Files:
     def lockf(self, fd: int, operation: int, length: int) -> None:
         """As `fcntl.lockf`, from the file's begin."""
         fcntl.lockf(fd, operation, length)
+
+    def is_locked(self, fd: int) -> bool:
+        """Whether another process has the first byte locked, by `lockf`; asked, not tried."""
+        asked = fcntl.fcntl(fd, fcntl.F_GETLK, FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0))
+        return int(FLOCK.unpack(asked)[0]) != fcntl.F_UNLCK
 
     def map(self, fd: int, size: int, *, writable: bool = True) -> mmap.mmap:
         """Map a file from its begin; its pages are shared with all who map it.

@@ -13,7 +13,7 @@ from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import grpc
 import pytest

@@ -15,14 +15,15 @@ that keeps it down ends.
 import logging
 import random
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from histories import History, Sent
 from sim.clients import BurstClient, ConsumerClient, ProducerClient, ReaderClient
 from sim.disk import File, SimDisk
+from sim.elected import GROUPS_FILE, PARTS, Elections
 from sim.kinds import KIND_GROUPS, STEPS, Kinds
 from sim.lifecycle import AdminClient
 from sim.machine import SimHost
@@ -64,7 +65,7 @@ class Member:
 
     Attributes:
         group: the name that the group's brokers share.
-        number: the broker's id; 0 is the master.
+        number: the broker's id; 0 is the master, unless that is elected.
         up: whether its host has power.
         held_down: parts that a fault keeps from being started again.
         lives: how often its disk was replaced.
@@ -121,6 +122,7 @@ class Cluster:
         after_step: called after every fault and every CHECK_S.
         on_ack: called when a send was answered OK.
         takeovers: the person who sees to groups whose master is lost.
+        elections: where the group elects its master, and there is no person to do anything; else None.
         caught: power losses of all that were to come upon a send, and did.
     """
 
@@ -147,6 +149,7 @@ class Cluster:
         self.held: set[str] = set()
         self.after_step: list[Callable[[], None]] = []
         self.on_ack: list[Callable[[Sent], None]] = []
+        self.elections = Elections(self) if plan.elected else None
         self.takeovers = Takeovers(self)
         self.caught = 0
         self.build()
@@ -165,13 +168,13 @@ class Cluster:
         )
         for number in range(plan.nameservers):
             name = f"n{number}"
-            host = SimHost(self.scheduler, SimDisk(random.Random(0)), name=name)
+            host = SimHost(self.scheduler, self.nameserver_disk(), name=name)
             self.nameservers[name] = (host, self.addresses[name], None)
             self.start_nameserver(name)
         for group in range(plan.groups):
             for number, name in enumerate(plan.hosts_of(group)):
                 host = SimHost(self.scheduler, self.new_disk(), name=name, line_share=plan.line_share)
-                member = Member(name, self.addresses[name], host, BROKER_NAMES[group], number)
+                member = Member(name, self.addresses[name], host, BROKER_NAMES[group], number + plan.elected)
                 self.members[name] = member
                 self.start_replicator(member)
                 self.start_broker(member)
@@ -272,6 +275,14 @@ class Cluster:
         disk.format(ROOT)
         return disk
 
+    def nameserver_disk(self) -> SimDisk:
+        """Return an empty disk for a nameserver, with a directory for records of groups."""
+        rng = random.Random(self.scheduler.rng.getrandbits(64) if self.plan.elected else 0)
+        disk = SimDisk(rng, own_entry=self.plan.own_entry)
+        if self.plan.elected:
+            disk.format(GROUPS_FILE.parent)
+        return disk
+
     def process(self, name: str, address: str, host: SimHost | None = None) -> SimProcess:
         """Return a new process."""
         host = host or SimHost(self.scheduler, SimDisk(random.Random(0)), name=name)
@@ -285,7 +296,10 @@ class Cluster:
         host, address, _ = self.nameservers[name]
         process = self.process(f"{name}.nameserver", address, host)
         options = NameserverOptions(
-            host=address, port=NAMESERVER_PORT, expected_brokers=len(self.plan.brokers)
+            host=address,
+            port=NAMESERVER_PORT,
+            expected_brokers=len(self.plan.brokers),
+            keeps_groups=str(GROUPS_FILE) if self.plan.elected and name == "n0" else "",
         )
         node = NameserverNode(process, self.network, options)
         self.nameservers[name] = (host, address, node)
@@ -298,7 +312,8 @@ class Cluster:
         options = BrokerOptions(
             name=member.group,
             id=member.number,
-            role="slave" if member.number else "master",
+            role=self.role_of(member),
+            coordinator="nameserver" if plan.elected else "none",
             store=str(ROOT),
             host=member.address,
             port=BROKER_PORT,
@@ -330,7 +345,14 @@ class Cluster:
             return ()
         known = [member for member in self.members.values() if member.group == group]
         numbers = {member.number for member in known} if len(known) > self.plan.slaves else set()
-        return tuple(map(str, sorted(numbers or range(1 + self.plan.slaves))))
+        first = int(self.plan.elected)
+        return tuple(map(str, sorted(numbers or range(first, first + 1 + self.plan.slaves))))
+
+    def role_of(self, member: Member) -> Literal["master", "slave", "elected"]:
+        """Return the role that a member's processes are started with."""
+        if self.plan.elected:
+            return "elected"
+        return "slave" if member.number else "master"
 
     def retention_options(self) -> dict[str, Any]:
         """Return what broker and replicator know of expiry."""
@@ -343,7 +365,8 @@ class Cluster:
         """Start a replicator."""
         process = self.process(f"{member.name}.replicator", member.address, member.host)
         options = ReplicatorOptions(
-            role="slave" if member.number else "master",
+            role=self.role_of(member),
+            id=member.number if self.plan.elected else 0,
             store=str(ROOT),
             host=member.address,
             port=HA_PORT,
@@ -368,11 +391,14 @@ class Cluster:
 
     def master(self, group: str) -> Member:
         """Return the present master of a group."""
+        if self.elections is not None:
+            return self.elections.leader()
         return next(member for member in self.group(group) if not member.number)
 
     def slaves(self, group: str) -> list[Member]:
         """Return the present slaves of a group."""
-        return [member for member in self.group(group) if member.number]
+        master = self.master(group)
+        return [member for member in self.group(group) if member is not master]
 
     # Running
 
@@ -403,7 +429,8 @@ class Cluster:
                     self.note(f"{member.name}.{part} is started again ({node.exit or 'killed'})")
                     start(member)
         for name, (_, _, nameserver) in list(self.nameservers.items()):
-            if nameserver is not None and nameserver.process.dead and name not in self.held:
+            up = self.network.up(self.addresses[name])
+            if up and nameserver is not None and nameserver.process.dead and name not in self.held:
                 self.start_nameserver(name)
         rng = self.scheduler.rng
         self.scheduler.later(rng.uniform(*RESTART_S), self.supervise)
@@ -427,7 +454,12 @@ class Cluster:
 
     def happen(self, fault: Fault) -> None:
         """Let a fault happen, and end after its time."""
-        if not self.takeovers.bears(fault):
+        if self.elections is not None:
+            if fault.upon:
+                self.elections.upon(fault)
+                return
+            fault = self.elections.resolve(fault)
+        if not (self.elections or self.takeovers).bears(fault):
             self.note(f"{fault} is more than the modes promise to stand now: left out")
             return
         self.note(str(fault))
@@ -444,6 +476,36 @@ class Cluster:
         held.add(part)
         process.die()
         self.scheduler.later(fault.for_s, lambda: held.discard(part))
+
+    def fault_crash(self, fault: Fault) -> None:
+        """Kill a host's broker and replicator."""
+        for part in PARTS:
+            self.fault_kill(replace(fault, target=f"{fault.target}.{part}"))
+
+    def fault_hang(self, fault: Fault) -> None:
+        """Stop a host's broker and replicator for a while."""
+        for part in PARTS:
+            self.fault_pause(replace(fault, target=f"{fault.target}.{part}"))
+
+    def fault_isolate(self, fault: Fault) -> None:
+        """Cut a host off from the other members, and from nameservers as well unless `other` says so.
+
+        An amount of 1: nothing comes to it any more; of 2: nothing comes from it.
+        """
+        here = self.addresses[fault.target]
+        names = [*self.members, *(() if fault.other else self.nameservers)]
+        others = [self.addresses[name] for name in names if name != fault.target]
+        for other in others:
+            if fault.amount != 2:
+                self.network.cut(other, here)
+            if fault.amount != 1:
+                self.network.cut(here, other)
+
+        def end() -> None:
+            for other in others:
+                self.network.mend(here, other)
+
+        self.scheduler.later(fault.for_s, end)
 
     def fault_pause(self, fault: Fault) -> None:
         """Stop a process for a while."""
@@ -465,7 +527,27 @@ class Cluster:
 
     def fault_power(self, fault: Fault) -> None:
         """Let a host lose power."""
-        self.lose_power(self.members[fault.target], fault.for_s)
+        if fault.target in self.nameservers:
+            self.lose_nameserver(fault.target, fault.for_s)
+        else:
+            self.lose_power(self.members[fault.target], fault.for_s)
+
+    def lose_nameserver(self, name: str, for_s: float) -> None:
+        """Let a nameserver's host lose power, and come back."""
+        host, address, node = self.nameservers[name]
+        assert node is not None
+        if not self.network.up(address):
+            return
+        self.network.lose_power(address)
+        self.held.add(name)
+        node.process.die()
+        host.power_loss()
+
+        def power_on() -> None:
+            self.network.power_on(address)
+            self.held.discard(name)
+
+        self.scheduler.later(for_s, power_on)
 
     def fault_power_all(self, fault: Fault) -> None:
         """Let all hosts with brokers lose power."""
@@ -504,7 +586,8 @@ class Cluster:
     def halt(self, member: Member) -> None:
         """End a host's processes, until it is powered on."""
         member.up = False
-        self.history.losses.append(self.scheduler.now)
+        if self.elections is None:  # else what was seen stays, whoever is lost
+            self.history.losses.append(self.scheduler.now)
         for node in (member.broker, member.replicator):
             assert node is not None
             node.process.die()

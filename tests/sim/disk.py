@@ -319,6 +319,7 @@ class SimDisk:
         self.changes: list[Change] = []
         self.views: list[SimFiles] = []
         self.faults: list[Fault] = []
+        self.refused = False  # by a fault that is forgotten
         self.losses = 0
 
     def number(self) -> int:
@@ -456,7 +457,13 @@ class SimDisk:
 
     def heal(self) -> None:
         """Forget all injected faults."""
+        self.refused = self.has_refused
         self.faults.clear()
+
+    @property
+    def has_refused(self) -> bool:
+        """Whether a call has failed by an injected fault."""
+        return self.refused or any(fault.fired for fault in self.faults)
 
     def flip(self, path: Path | str, bit: int) -> None:
         """Flip a bit at rest: on the medium, and in the cache unless its page is dirty there."""

@@ -435,6 +435,13 @@ class SimFiles(Files):
         self.enter("lockf", fd, operation, length, path=opened.path)
         self.lock(self.lockfs, opened.node.number, opened, operation, lambda view: list(view.lockfs.items()))
 
+    def is_locked(self, fd: int) -> bool:
+        """See `Files`."""
+        opened = self.opened(fd)
+        self.enter("fcntl", fd, path=opened.path)
+        others = [view for view in self.disk.views if view is not self]
+        return any(node is opened.node for view in others for node, _ in view.lockfs.values())
+
     def lock(
         self,
         mine: dict[int, tuple[Node, int]],

@@ -18,6 +18,8 @@
     later, ...     what `kinds.py` says of delayed, transactional, ordered and failing messages
     back, ...      what `positions.py` says of consumer offsets
     history        in the end no finding of `histories.py` stands against what any member has in its queues
+    I1 to I12      what `committed.py` says of groups that elect their masters; prefix, confirmed and what
+                   slaves hold is in that
 
 A finding is a line for people; a run stops at the first. Where a person has to replace the master of a plan
 that keeps it, the accounts of expiry, deletion and positions end with that, since metadata go to slaves a
@@ -29,6 +31,7 @@ from typing import NoReturn
 from histories import Place, Sent
 from sim.clients import ReaderClient
 from sim.cluster import GROUPS, LOG_FILE, ROOT, Cluster, Member
+from sim.committed import Committed
 from sim.confirmation import Confirmation
 from sim.disk import File
 from sim.plan import QUIET_S
@@ -54,12 +57,19 @@ class Invariants:
 
     Attributes:
         looks: how often each was checked, of those that are checked over and over.
+        found: the first finding.
     """
 
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
         self.looks: dict[str, int] = {}
-        self.confirmation = Confirmation(cluster, self.fail, self.looked)
+        self.found: Violation | None = None
+        self.confirmation: Confirmation | None = None
+        self.committed: Committed | None = None
+        if cluster.elections is None:
+            self.confirmation = Confirmation(cluster, self.fail, self.looked)
+        else:
+            self.committed = Committed(cluster, cluster.elections, self.fail, self.looked)
         cluster.after_step.append(self.step)
         cluster.on_ack.append(self.check_acknowledged)
         for topic, history in cluster.histories.items():
@@ -85,7 +95,9 @@ class Invariants:
         Raises:
             Violation: always.
         """
-        raise Violation(f"{kind} at {self.cluster.scheduler.now:.3f}: {text}")
+        error = Violation(f"{kind} at {self.cluster.scheduler.now:.3f}: {text}")
+        self.found = self.found or error  # what is checked within production code may be caught there
+        raise error
 
     def looked(self, kind: str) -> None:
         """Count a check."""
@@ -93,6 +105,8 @@ class Invariants:
 
     def step(self) -> None:
         """Check what must hold at any time."""
+        if self.found is not None:
+            raise self.found
         members = [member for member in self.cluster.members.values() if member.up]
         for member in members:
             page = member.page
@@ -100,10 +114,13 @@ class Invariants:
                 continue
             self.check_durable(member, page)
             self.check_confirmed(member, page)
-        for member in members:
-            if member.number:
-                self.check_prefix(member)
-        self.confirmation.step()
+        if self.committed is not None:
+            self.committed.step()
+        if self.confirmation is not None:
+            for member in members:
+                if member.number:
+                    self.check_prefix(member)
+            self.confirmation.step()
         self.check_processes()
         if self.retention is not None and self.positions is not None and not self.overtaken:
             self.retention.look()
@@ -143,6 +160,9 @@ class Invariants:
         """What is answered OK is as safe as the mode says."""
         cluster, plan = self.cluster, self.cluster.plan
         if sent.place is None:
+            return
+        if self.committed is not None:
+            self.committed.check_answered(sent)
             return
         topic, queue_id, offset = sent.place
         master = cluster.master(topic.partition("/")[0])
@@ -300,7 +320,8 @@ class Invariants:
         if topic == TRANSIENT and admin is not None:
             admin.check(history, member.name, complete, self.fail)
             gone |= admin.may_be_gone(history)
-        groups = [GROUPS[topic]] if topic in GROUPS and not member.number else []
+        master = cluster.master(member.group)
+        groups = [GROUPS[topic]] if topic in GROUPS and member is master else []
         findings = history.check(complete=complete, groups=groups, gone=gone)
         if findings:
             self.fail(

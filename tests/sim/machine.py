@@ -152,6 +152,10 @@ class SimMachine(Machine):
         """See `Machine`."""
         return self.host.boot
 
+    def random_bytes(self, count: int) -> bytes:
+        """See `Machine`; a seed has the same ones each time."""
+        return self.host.rng.randbytes(count)
+
     # Threads.
 
     def worker(self, name: str, work: Callable[[], None], interval_s: float | None = None) -> Worker:

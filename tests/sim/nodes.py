@@ -34,8 +34,8 @@ from whimbrel.nameserver import __main__ as nameserver
 from whimbrel.nameserver.options import NameserverOptions
 from whimbrel.replicator import feeder, follower, replicator
 from whimbrel.replicator.options import ReplicatorOptions
+from whimbrel.replicator.program import begin
 from whimbrel.replicator.replicator import Replicator
-from whimbrel.replicator.roles import MasterRole, SlaveRole
 from whimbrel.store import timer_files, timer_layout
 from whimbrel.store.shared_page import SharedPage
 
@@ -113,7 +113,17 @@ class NameserverNode(LoopNode):
 
     def __init__(self, process: SimProcess, network: SimNetwork, options: NameserverOptions) -> None:
         super().__init__(process, network)
-        self.launch(lambda: nameserver.run(options))
+        self.options = options
+        self.launch(self.main)
+
+    async def main(self) -> None:
+        """Serve for ever.
+
+        Raises:
+            OSError: it could not.
+        """
+        if code := await nameserver.run(self.options, self.process.machine.files):
+            raise OSError(f"it has ended with code {code}")
 
 
 class BrokerNode(LoopNode):
@@ -258,8 +268,7 @@ class ReplicatorNode:
                 loop: Any = TurnLoop(self.process, self.network, self.root, self.turn)
                 self.replicator = Replicator(loop, self.options, clock=self.process.machine.monotonic)
                 loop.page.replica_pid = 1
-                kind = MasterRole if self.options.role == "master" else SlaveRole
-                self.replicator.start(kind(loop, self.options, clock=self.process.machine.monotonic))
+                begin(self.replicator, loop, self.options, clock=self.process.machine.monotonic)
             except (WhimbrelError, OSError) as error:
                 self.end(str(error))
                 return
@@ -276,6 +285,10 @@ class ReplicatorNode:
             self.end(str(error))
         except Crash:
             return
+        else:
+            loop: Any = self.replicator.loop
+            if loop.planned_at == float("inf"):  # the role is to start anew, and has not waited
+                loop.plan(0.0)
 
     def end(self, why: str) -> None:
         """End the process with an error of its own."""

@@ -59,6 +59,7 @@ class Fault:
         amount: what it is measured by: the share of connections that are lost, the seconds of a clock's jump,
             the number of syncs that fail, or of messages of a burst; of a cut, 1 for one way and 0 for both;
             the seconds until a lost master's machine is back.
+        upon: "election": it happens once a member stands for election from then on; "": at its time.
     """
 
     at: float
@@ -67,6 +68,7 @@ class Fault:
     other: str = ""
     for_s: float = 0.0
     amount: float = 0.0
+    upon: str = ""
 
     def __str__(self) -> str:
         parts = [f"{self.at:7.3f} {self.kind} {self.target or 'all'}"]
@@ -76,6 +78,8 @@ class Fault:
             parts.append(f"for {self.for_s:.2f} s")
         if self.amount:
             parts.append(f"amount {self.amount:.3f}")
+        if self.upon:
+            parts.append(f"upon an {self.upon}")
         return " ".join(parts)
 
 
@@ -89,6 +93,7 @@ class Plan:
         own_entry: whether a file's sync makes its own name durable (`disk.py`).
         kinds: of messages besides plain ones (`kinds.py`).
         line_share: how often workers are interrupted between two lines (`machine.py`); none is drawn yet.
+        elected: the group elects its master (`elections.py`).
     """
 
     seed: int
@@ -102,6 +107,7 @@ class Plan:
     line_share: float
     upkeep: Upkeep
     kinds: frozenset[str] = frozenset()
+    elected: bool = False
 
     @classmethod
     def draw(cls, seed: int) -> "Plan":
@@ -130,7 +136,8 @@ class Plan:
     @property
     def keeps_master(self) -> bool:
         """Whether there is one group, and its master is never lost."""
-        return self.groups == 1 and not any(fault.kind in TAKEOVERS for fault in self.faults)
+        lost = self.elected or any(fault.kind in TAKEOVERS for fault in self.faults)
+        return self.groups == 1 and not lost
 
     def hosts_of(self, group: int) -> list[str]:
         """Names of a group's hosts, the master's first."""

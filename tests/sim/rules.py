@@ -5,7 +5,7 @@ run: an entry of `RULES` says which attributes of what get which other values.
 """
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 from unittest.mock import patch
@@ -120,13 +120,13 @@ FIRST_SEEDS: Final[dict[str, int]] = {
 
 
 @contextlib.contextmanager
-def switched_off(rule: str) -> Iterator[None]:
+def switched_off(rule: str, rules: Mapping[str, tuple[Patch, ...]] = RULES) -> Iterator[None]:
     """Run without a rule.
 
     Raises:
         KeyError: there is none of this name.
     """
     with contextlib.ExitStack() as patches:
-        for target, name, instead in RULES[rule]:
+        for target, name, instead in rules[rule]:
             patches.enter_context(patch.object(target, name, instead))
         yield

@@ -3,7 +3,8 @@
 Prints what it did for each seed that was named, then, for each that failed, the finding, a schedule of few
 faults that fails as well, and the line that repeats it. With `--power` it draws the plans of `power.py`, with
 `--without RULE` it switches rules off (`rules.py`) and looks for a seed that notices. Exit code 1 when a seed
-failed, or none noticed. With `--majority` it draws those of `majority.py`.
+failed, or none noticed. With `--majority` it draws those of `majority.py`, with `--elections` those of
+`elections.py`.
 
 Each run has a process of its own, forked from this one: what a run leaves behind, garbage and threads, ends
 with it, and no run has another one's. Seeds begin in their order, so those that were run are a range.
@@ -29,6 +30,9 @@ from typing import TYPE_CHECKING
 
 import whimbrel.broker.broker as broker_module
 from sim.cluster import Cluster
+from sim.elected import watched
+from sim.election_rules import ELECTION_FIRST_SEEDS, ELECTION_RULES
+from sim.elections import elections_plan
 from sim.invariants import Invariants
 from sim.majority import majority_plan
 from sim.nodes import surroundings
@@ -91,9 +95,11 @@ def run(plan: Plan) -> Result:
     random.seed(plan.seed)
     error = ""
     gc.disable()  # what is collected when must not change a run; its process ends soon
-    with clocks_of_processes(), surroundings():
+    with clocks_of_processes(), surroundings(), contextlib.ExitStack() as watching:
         cluster = Cluster(plan)
         invariants = Invariants(cluster)
+        if cluster.elections is not None:
+            watching.enter_context(watched(cluster.elections.told))
         try:
             cluster.run()
             invariants.finish()
@@ -165,15 +171,16 @@ def shrink(plan: Plan) -> Plan:
     return replace(plan, faults=tuple(faults))
 
 
-def find_rules(text: str, first: int, seeds_max: int, jobs: int) -> int:
+def find_rules(options: argparse.Namespace) -> int:
     """Switch rules off and look for a seed that notices; return the exit code."""
-    missed = 0
-    for rule in RULES:
+    missed, text, seeds_max, draw = 0, options.without, options.seeds_max, drawing(options)
+    rules, firsts = (ELECTION_RULES, ELECTION_FIRST_SEEDS) if options.elections else (RULES, FIRST_SEEDS)
+    for rule in rules:
         if text not in ("all", rule) and text not in rule:
             continue
-        begin = max(first, FIRST_SEEDS.get(rule, first))
-        plans = (Plan.draw(seed) for seed in range(begin, begin + seeds_max))
-        with switched_off(rule), contextlib.closing(apart(plans, jobs)) as results:
+        begin = max(options.first, firsts.get(rule, options.first))
+        plans = map(draw, range(begin, begin + seeds_max))
+        with switched_off(rule, rules), contextlib.closing(apart(plans, options.jobs)) as results:
             found = next((result for result in results if result.error), None)
         if found is None:
             missed += 1
@@ -201,6 +208,8 @@ def drawing(options: argparse.Namespace) -> Callable[[int], Plan]:
     """Return what draws the plans that are asked for."""
     if options.majority:
         return majority_plan
+    if options.elections:
+        return elections_plan
     return power_plan if options.power else Plan.draw
 
 
@@ -230,6 +239,7 @@ def main(arguments: list[str]) -> int:
         "--no-shrink", action="store_true", help="leave the schedule of a failing seed as it is"
     )
     parser.add_argument("--majority", action="store_true", help="have each group commit by majority")
+    parser.add_argument("--elections", action="store_true", help="have each group elect its master")
     parser.add_argument("--power", action="store_true", help="have all brokers lose power in each seed")
     parser.add_argument(
         "--without", default="", help="a rule to switch off, by a part of its text; all: each in turn"
@@ -240,7 +250,7 @@ def main(arguments: list[str]) -> int:
     options = parser.parse_args(arguments)
     prepare(verbose=options.verbose)
     if options.without:
-        return find_rules(options.without, options.first, options.seeds_max, options.jobs)
+        return find_rules(options)
     began = time.monotonic()
     failed, lost, caught, faults, looks = [], 0, 0, Counter[str](), Counter[str]()
     acknowledged: dict[int, int] = {}
@@ -266,7 +276,8 @@ def main(arguments: list[str]) -> int:
                 small = shrink(plan)
                 print("  a schedule of few faults that fails as well:")
                 print("\n".join(f"    {fault}" for fault in small.faults))
-            target = "sim-majority" if options.majority else "sim-power" if options.power else "sim"
+            kinds = [kind for kind in ("elections", "majority", "power") if getattr(options, kind)]
+            target = "-".join(["sim", *kinds])
             print(f"  again: make {target} SEED={plan.seed}", flush=True)
     seconds, count = time.monotonic() - began, len(acknowledged)
     print(f"faults: {dict(sorted(faults.items()))}; checks: {dict(sorted(looks.items()))}")

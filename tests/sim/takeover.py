@@ -113,7 +113,8 @@ class Takeovers:
         self.troubled: dict[str, int] = {}  # by slave: looks at which its log was not a part of its master's
         self.opened: dict[str, int] = {}  # by slave: the epoch of its log
         self.told: list[Callable[[Takeover], None]] = []
-        cluster.scheduler.later(LOOK_S, self.look)
+        if not cluster.plan.elected:
+            cluster.scheduler.later(LOOK_S, self.look)
 
     # What may happen
 

@@ -43,6 +43,8 @@ from whimbrel.store.retention import DiskUse
 from whimbrel.store.segment import segment_name
 
 if TYPE_CHECKING:
+    from whimbrel.broker.elections.elector import Elector
+    from whimbrel.broker.roles.context import BrokerContext
     from whimbrel.broker.roles.master import MasterRole
     from whimbrel.broker.roles.role import Role
     from whimbrel.broker.roles.slave import SlaveRole
@@ -135,6 +137,7 @@ def families_of(role: "Role", counted: Counted) -> list[Family]:
         *replication(role),
         *timing_metrics(role.timers),
         *held_calls(context.leader_calls),
+        *elections(context),
         *role.role_metrics(),
     ]
 
@@ -591,6 +594,27 @@ def held_calls(calls: LeaderCalls | None) -> list[Family]:
             unit="By",
             help="Bytes of the calls that wait for a leader, or for a role.",
             read=lambda: [((), 0 if calls is None else calls.held.bytes)],
+        ),
+    ]
+
+
+def elections(context: "BrokerContext") -> list[Family]:
+    """Return what this member has to do with who leads; zeros where roles are configured."""
+
+    def gauge(name: str, help_text: str, value: Callable[["Elector"], int]) -> Family:
+        def read() -> list[tuple[Labels, Number]]:
+            elector = context.elector
+            return [((), 0 if elector is None else value(elector))]
+
+        return Family(name=name, kind="gauge", help=help_text, read=read)
+
+    return [
+        gauge("whimbrel_epoch", "Epoch that this member leads or follows.", lambda elector: elector.epoch),
+        gauge("whimbrel_leads", "1 while this member leads.", lambda elector: elector.term is not None),
+        gauge(
+            "whimbrel_may_lead",
+            "1 while this member may be elected: its store is a voter's, and has lost nothing.",
+            lambda elector: elector.state().may_lead,
         ),
     ]
 

@@ -137,8 +137,15 @@ def moment(at_ms: int) -> str:
 def switchover(
     name: NameArgument,
     to: Annotated[
-        int, typer.Option("--to", min=1, max=63, help="Member id. Default: whose log goes on furthest.")
-    ] = 0,
+        int | None,
+        typer.Option(
+            "--to",
+            min=1,
+            max=63,
+            help="Member id. Default: whose log goes on furthest.",
+            show_default=False,
+        ),
+    ] = None,
     endpoint: EndpointOption = "",
 ) -> None:
     """Have another member of a group lead: before its leader's machine goes down, for instance.
@@ -149,7 +156,7 @@ def switchover(
     from whimbrel.client import sync
 
     with sync.Admin(resolve_endpoint(endpoint)) as admin:
-        member = admin.switchover(name, to)
+        member = admin.switchover(name, to or 0)
         deadline = time.monotonic() + SWITCHOVER_S
         while time.monotonic() < deadline:
             masters = [broker for broker in admin.cluster().masters() if broker.broker_name == name]

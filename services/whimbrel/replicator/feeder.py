@@ -140,7 +140,7 @@ class Feeder:
 
             self.traces = tracing.FeederTraces(options, self.page)
         self.page.clear_slaves()
-        self.page.fed_epoch = 0
+        self.page.fed_epoch = self.page.quorum_lost = 0
         self.page.connected = 0
         self.page.trouble = ""
         self.page.ha_host = advertised_host(options.advertise_host, options.host)
@@ -249,6 +249,8 @@ class Feeder:
         }
         voters = self.page.voter_bits.bit_count()
         self.quorum = len(heard) + 1 > voters // 2 or now - self.led_since < QUORUM_S
+        if self.page.quorum_lost == self.quorum:
+            self.page.quorum_lost = not self.quorum
 
     def accept(self, _: int) -> None:
         """Accept connections."""

@@ -5,7 +5,8 @@ import faulthandler
 import fcntl
 import logging
 import os
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from whimbrel.config import load_or_exit, settings_line
@@ -21,7 +22,7 @@ from whimbrel.store.modes import apply_mode
 from whimbrel.store.seat_file import check_no_member
 from whimbrel.telemetry import setup_logging, write_ready_file
 
-__all__ = ["main", "serve"]
+__all__ = ["begin", "main", "serve"]
 
 logger = logging.getLogger(__name__)
 
@@ -75,7 +76,13 @@ def serve(options: ReplicatorOptions) -> None:
             replicator.run()
 
 
-def begin(replicator: Replicator, loop: Loop, options: ReplicatorOptions) -> None:
+def begin(
+    replicator: Replicator,
+    loop: Loop,
+    options: ReplicatorOptions,
+    *,
+    clock: Callable[[], float] = time.monotonic,
+) -> None:
     """Have a replicator take the role of its settings, or those that the broker beside says.
 
     Raises:
@@ -84,9 +91,12 @@ def begin(replicator: Replicator, loop: Loop, options: ReplicatorOptions) -> Non
     if options.role != "elected":
         check_no_member(Path(options.store), loop.machine.files)
     if options.role == "elected":
-        replicator.start_elected(MasterRole(loop, options), SlaveRole(loop, options))
+        replicator.start_elected(
+            MasterRole(loop, options, clock=clock), SlaveRole(loop, options, clock=clock)
+        )
     else:
-        replicator.start((MasterRole if options.role == "master" else SlaveRole)(loop, options))
+        kind = MasterRole if options.role == "master" else SlaveRole
+        replicator.start(kind(loop, options, clock=clock))
 
 
 def ready(options: ReplicatorOptions, *, address: str, metrics: str, health: str) -> None:

@@ -7,15 +7,12 @@ them; the set of held locks does.
 
 import fcntl
 import os
-import struct
 from pathlib import Path
 
 from whimbrel.errors import StoreError
 from whimbrel.machine import FILES, Files
 
 __all__ = ["StoreLock", "is_locked"]
-
-FLOCK = struct.Struct("@hhqqi0q")  # struct flock: type, whence, start, length, pid
 
 held: set[tuple[int, int]] = set()  # (device, inode) of the lock files this process holds
 
@@ -71,7 +68,6 @@ def is_locked(root: Path, files: Files = FILES) -> bool:
         return False
     try:
         # Queried, not tried: a broker that starts at this moment must not find the lock taken.
-        asked = fcntl.fcntl(fd, fcntl.F_GETLK, FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0))
+        return files.is_locked(fd)
     finally:
         files.close(fd)
-    return int(FLOCK.unpack(asked)[0]) != fcntl.F_UNLCK

@@ -30,7 +30,7 @@ the old value or the new one. **The cells are the truth**; the doorbell (`whimbr
     4224  16 members: time of connecting * 256 + member id + 1                          the replicator
     4352  commit, 7 free cells                                                          the broker
     4416  commit heard, epoch heard, time of the last frame, higher epoch,               the replicator
-          last epoch of the log, 3 free cells
+          last epoch of the log, quorum lost, 2 free cells
     4480  role of the replicator, promise asked for, elected master,                     the broker
           newest connection seen, 4 free cells
     4544  promise in force, last epoch and end then, may vote, 4 free cells              the replicator
@@ -281,6 +281,7 @@ class SharedPage:
     )  # slave: time.monotonic_ns() of the last frame of a leader, 0 before the first
     higher_epoch = Cell(HEARD + 24)  # master: a member was refused that follows this epoch; 0: none was
     last_epoch = Cell(HEARD + 32)  # slave: the last epoch that our log is in, 0: none
+    quorum_lost = Cell(HEARD + 40)  # master: 1 while too few members have reported lately
 
     replica_role = Cell(ELECTION)  # where the group elects: 1 master, 2 slave; 0: as the replicator is told
     promise = EpochOf(ELECTION + 8)  # epoch and candidate that the broker asks for

@@ -83,6 +83,8 @@ class Attempt:
             if not task.done():  # we are cancelled
                 task.cancel()
                 await asyncio.wait([task])
+            if not task.cancelled():
+                task.exception()  # or nobody would, where we are cancelled as it fails
         if not task.cancelled():
             task.result()
 

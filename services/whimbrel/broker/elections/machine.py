@@ -283,15 +283,14 @@ class Election:
 
     def swapped(self, done: bool, record: GroupRecord | None, revision: int, facts: Facts) -> list[Action]:
         """The coordinator has answered a swap; a swap whose outcome is not known was not done."""
-        if self.state is not State.SWAPPING:  # a resignation
-            if record is None or revision <= self.revision:
-                return []
-            self.take(record, revision, facts.now)
-            return self.deposed(record)
         candidacy = self.candidacy
-        if record is not None:
+        if record is not None and revision > self.revision:
             self.take(record, revision, facts.now)
-        if not done or candidacy is None:
+        if self.state is not State.SWAPPING:  # of a leader, or too late
+            if record != self.change:
+                self.change = None
+            return [] if self.record is None else self.deposed(self.record)
+        if not done or candidacy is None or record != candidacy:  # the last: of an earlier candidacy
             self.follow(facts.now, "another member was faster, or the coordinator did not answer")
             return []
         if candidacy.epoch <= facts.promised:
@@ -327,8 +326,6 @@ class Election:
         """The log is ours, and our epoch begun in it."""
         self.go(State.LEADING, facts.now)
         self.why, self.replica_at = "", facts.now
-        if self.known_epoch > self.epoch:
-            return self.close(f"epoch {self.known_epoch} was heard of")
         return [] if self.record is None else self.deposed(self.record)
 
     def closed(self, facts: Facts, why: str = "") -> list[Action]:
@@ -433,12 +430,17 @@ class Election:
     def forget_prior(self, facts: Facts) -> list[Action]:
         """Have the prior voters forgotten once enough of the new ones have adopted the epoch (R10e)."""
         record = self.record
-        if record is None or not record.prior or facts.now - self.asked_at < REPLICA_GONE_S:
+        if record is None or not facts.seat or facts.now - self.asked_at < REPLICA_GONE_S:
             return []
-        if facts.adopted + 1 < record.acks:
+        votes = (self.member, facts.seat) in record.voters
+        if record.prior and facts.adopted + votes >= record.acks:
+            record = replace(record, prior=(), prior_acks=0)
+        elif not record.prior and not votes:  # it was a prior voter, and the best log (R10f)
+            record = record.resigned(NOBODY)
+        else:
             return []
         self.asked_at = facts.now
-        return [Swap(replace(record, prior=(), prior_acks=0), self.revision)]
+        return [Swap(record, self.revision)]
 
     # Standing
 

@@ -407,8 +407,11 @@ class Appender:
             self.ring()
 
     def complete_waiting(self) -> None:
-        """Answer what can be answered now; to be called whenever one of the offsets may have moved."""
-        if not self.unfinished:
+        """Answer what can be answered now; to be called whenever one of the offsets may have moved.
+
+        A call that comes late, from the flush thread, finds it closed: the page is gone then.
+        """
+        if self.closed or not self.unfinished:
             return
         now = self.loop.time()
         self.answer_durable(now, *self.durable_offsets())

@@ -278,3 +278,14 @@ def test_a_failed_sync_answers_what_it_covered_before_the_log_is_mended() -> Non
     assert [type(answer) for answer in rig.answers] == [type(None), NotCommitted]  # two others hold the first
     assert "perhaps not on its disk" in str(rig.answers[1])
     assert rig.log.mended_with == [2]
+
+
+def test_a_call_that_comes_late_finds_a_closed_appender_without_its_page() -> None:
+    rig = three()
+    rig.send()
+    rig.tick()
+    rig.appender.close("the broker changes its role")
+    rig.page.close()
+    rig.appender.complete_waiting()  # as from the flush thread
+    assert len(rig.answers) == 1
+    assert isinstance(rig.answers[0], WhimbrelError)

@@ -1,0 +1,163 @@
+"""Rules of elections that can be switched off, one at a time, as in `rules.py`: `make sim-elections RULES=1`.
+
+They bear the identifiers of `tests/failover/rules.py`, whose models find them as well.
+"""
+
+from pathlib import Path
+from typing import Any, Final
+
+from sim.rules import Patch
+from whimbrel.broker.elections.machine import Action, Election, Facts, Open, State
+from whimbrel.broker.produce.commit import MajorityCommit
+from whimbrel.broker.roles import master
+from whimbrel.broker.roles.epochs import begin_epoch
+from whimbrel.ha.epochs import encode_epochs
+from whimbrel.ha.switching import SwitchingSlave
+from whimbrel.model.group_record import GroupRecord
+from whimbrel.replicator import promises
+from whimbrel.replicator.feeder import Feeder
+from whimbrel.replicator.follower import Follower
+from whimbrel.replicator.promises import Promises
+from whimbrel.store import divergence
+from whimbrel.store.epoch_file import EpochFile
+from whimbrel.store.master_store import MasterStore
+from whimbrel.store.seat_file import Seat
+from whimbrel.store.shared_page import SharedPage
+
+__all__ = ["ELECTION_FIRST_SEEDS", "ELECTION_RULES"]
+
+
+def nothing(*_: Any, **__: Any) -> None:
+    """Do nothing."""
+
+
+def lead_again(self: Election, facts: Facts) -> list[Action]:
+    """Go on in the epoch that the record names, where it names this member (R1 off)."""
+    record = self.record
+    if record is not None and record.leader == self.member and facts.seat and self.state is State.FOLLOWING:
+        self.candidacy = record
+        self.go(State.OPENING, facts.now)
+        return [Open(record)]
+    return consider(self, facts)
+
+
+def begin_any_epoch(store: MasterStore, voters: Any, term: GroupRecord | None = None) -> int:
+    """Begin an epoch that may have been begun before (R1 off)."""
+    page, known = store.page, EpochFile(store.root, store.files).load()
+    if term is not None and known and known[-1][0] == term.epoch:
+        page.leader_epoch, page.leader_start, page.commit = *known[-1], store.visible_end
+        page.set_seats(term.voters)
+        page.set_voters(dict(term.voters))
+        page.leader_log = page.epoch
+        return term.epoch
+    return begin_epoch(store, voters, term)
+
+
+def look_at_own_seal(self: Election) -> list[Action]:
+    """Lead with enough seals, whoever has the best log (R4 off)."""
+    candidacy = self.candidacy
+    assert candidacy is not None
+    if self.member not in self.seals or not self.sealed_by(candidacy):
+        return []
+    self.go(State.OPENING, self.since)
+    return [Open(candidacy)]
+
+
+def keep_in_mind(self: Promises, seat: Seat) -> None:
+    """Remember a seat, and put it on disk no more than at the start (R3 off)."""
+    self.seat = seat
+
+
+def promise_beside_a_stream(self: Follower, kept: Promises, epoch: int, candidate: int) -> bool:
+    """Promise, and go on with the stream that is there (R3a off)."""
+    end = self.log.flushed if self.sync else self.log.end
+    kept.promise(epoch, candidate, last_epoch=self.last_epoch(), end=end, flushed=self.log.flushed)
+    if self.sock is not None:
+        self.leader = self.page.elected
+    return True
+
+
+def save_in_the_cache(self: EpochFile, epochs: Any) -> None:
+    """Replace the list without a sync (R5 and R6 off)."""
+    fd = self.files.open(self.path, 0o102, 0o644)
+    try:
+        self.files.ftruncate(fd, 0)
+        self.files.write_all(fd, encode_epochs(epochs), 0)
+    finally:
+        self.files.close(fd)
+
+
+def adopt_in_mind(self: Follower, core: SwitchingSlave, epochs: Any) -> None:
+    """Adopt epochs without writing them down (R6 off)."""
+    core.adopt(epochs)
+    self.page.last_epoch = epochs[-1][0]
+
+
+def acks_of_any_epoch(self: SharedPage) -> list[tuple[int, int]]:
+    """Count what is below the leader's epoch, too (R7 off)."""
+    return [(member, self.cells[cell]) for member, cell in self.look_at_members().counted]
+
+
+def regain_at_adoption(self: Follower, kept: Promises, core: SwitchingSlave) -> None:
+    """Vote again once the epoch is adopted (R9b off)."""
+    if core.epochs and core.epochs[-1][0] == core.leader_epoch:
+        kept.regain_vote()
+
+
+def tell_any_commit(self: Feeder, connection: Any) -> int:
+    """Tell a commit offset that was published before the connection was seen (R11b off)."""
+    core = connection.member
+    if core is None:
+        return end_for(self, connection)
+    core.lead(commit=self.commit, beating=self.quorum)
+    return self.end
+
+
+def cut_without_keeping(*arguments: Any) -> Path:
+    """Save nothing of what is cut (I10)."""
+    return Path(arguments[0]) / "whimbrel"
+
+
+consider, end_for = Election.consider, Feeder.end_for
+
+ELECTION_RULES: Final[dict[str, tuple[Patch, ...]]] = {
+    "R1 a leader that restarts needs a new epoch": (
+        (Election, "consider", lead_again),
+        (master, "begin_epoch", begin_any_epoch),
+    ),
+    "R2 a candidate leads only with enough seals": (
+        (Election, "sealed_by", lambda self, _: self.member in self.seals),
+    ),
+    "R3 a promise is on disk before it is answered": ((Promises, "save", keep_in_mind),),
+    "R3a after a promise nothing of lower epochs is taken": (
+        (Follower, "keep_promise", promise_beside_a_stream),
+    ),
+    "R4 only the best log among the seals leads": ((Election, "look_at_seals", look_at_own_seal),),
+    "R5, R6 the list of epochs is on disk before what is in them": ((EpochFile, "save", save_in_the_cache),),
+    "R6 a follower writes down which epochs its log is in": ((Follower, "write_epochs", adopt_in_mind),),
+    "R7 reports count from the start of the epoch on": ((SharedPage, "member_acks", acks_of_any_epoch),),
+    "R9 who may have lost what it acknowledged does not vote": (
+        (promises, "may_vote", lambda *_, **__: True),
+    ),
+    "R9b a vote comes back with all that is committed": ((Follower, "regain_vote", regain_at_adoption),),
+    "R11b only what was published for this connection returns a vote": (
+        (Feeder, "end_for", tell_any_commit),
+    ),
+    "R13 a log is cut where it parts from the leader's": (
+        (SwitchingSlave, "judge", nothing),
+        (Follower, "overlap_start", lambda self, _: self.log.end),
+    ),
+    "a majority holds what is committed": ((MajorityCommit, "advance", lambda self: commit_alone(self)),),
+    "what is cut is kept": ((divergence, "save", cut_without_keeping),),
+}
+# Rules that no seed before this one notices.
+ELECTION_FIRST_SEEDS: Final[dict[str, int]] = {}
+
+
+def commit_alone(commit: MajorityCommit) -> bool:
+    """Commit what the leader has written."""
+    commit.copies = 1
+    return advance(commit)
+
+
+advance = MajorityCommit.advance
