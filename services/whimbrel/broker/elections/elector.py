@@ -106,7 +106,7 @@ class Elector:
         self.tasks: set[asyncio.Task[None]] = set()
         self.ends: list[Callable[[], Awaitable[None]]] = []
         self.logged = ""
-        self.stopped = False
+        self.stopped = self.closed = False
         self.set_replica_role("slave")
 
     # Life
@@ -135,12 +135,19 @@ class Elector:
             task.cancel()
         await asyncio.gather(*self.tasks, return_exceptions=True)
         await self.peers.close()
+        self.closed = True
         self.page.close()
 
     # What is known
 
     def facts(self) -> Facts:
-        """Return what this member knows of itself now."""
+        """Return what this member knows of itself now.
+
+        Raises:
+            NotReady: it takes part no longer; its server still ends.
+        """
+        if self.closed:
+            raise NotReady("this broker is stopping")
         page, host = self.page, self.host
         alive = self.bell.answers("replicator") and page.replica_alive(host.monotonic_ns())
         promised, promised_to = page.sealed
@@ -159,6 +166,7 @@ class Elector:
             seat=page.seat if alive else "",
             group=page.seat_group,
             adopted=self.adopted() if leading else 0,
+            alone=bool(page.quorum_lost) and alive,
         )
 
     def adopted(self) -> int:
@@ -453,6 +461,8 @@ class Elector:
 
     def seal(self, group: str, epoch: int, candidate: int, answer: Callable[[SealAnswer], object]) -> None:
         """Promise, or not, and answer then; see `service.py`."""
+
+        self.facts()  # no promise of one that has stopped
 
         async def work() -> None:
             answer(await self.sealing(group, epoch, candidate))
