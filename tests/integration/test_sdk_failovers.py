@@ -113,7 +113,8 @@ def test_running_clients_go_on_at_the_next_leader(
         group.mend()
         clients.flow()
         measured(
-            f"{language}, {fault.__name__} of the leader, the next after {elected_s:.1f} s: {clients.pauses(began)};"
+            f"{language}, {fault.__name__} of the leader, the next after {elected_s:.1f} s:"
+            f" {clients.pauses(began)};"
             f" before the old one is back after {away_s:g} s: {meanwhile[0]}; {clients.all_through()}"
         )
         if failed := clients.producer.of("failed"):
