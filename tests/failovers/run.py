@@ -9,6 +9,7 @@ logs of all processes. `--first N` begins with that round, which repeats it.
 """
 
 import argparse
+import logging
 import random
 import shutil
 import sys
@@ -36,6 +37,7 @@ def main(words: list[str]) -> int:
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--page", type=Path, default=None)
     given = parser.parse_args(words)
+    logging.getLogger("whimbrel").setLevel(logging.CRITICAL)  # clients warn of what is done on purpose here
     seed = random.SystemRandom().randrange(1 << 32) if given.seed is None else given.seed
     commit = provenance.commit()
     say(f"seed {seed}, commit {commit}, {given.count} failovers")
