@@ -135,6 +135,9 @@ class Elector:
             task.cancel()
         await asyncio.gather(*self.tasks, return_exceptions=True)
         await self.peers.close()
+
+    def release(self) -> None:
+        """Let go of the page; nobody looks at this member any more."""
         self.page.close()
 
     # What is known
@@ -185,9 +188,9 @@ class Elector:
         self.unsettled.discard(nameserver)
 
     def rung(self) -> None:
-        """The replicator has moved a mark."""
+        """The replicator has moved a mark; that of a leader does with each acknowledgement."""
         self.moved.set()
-        if not self.page.connected:
+        if not self.page.connected and not self.machine.owns_log:
             self.look()
 
     @property
@@ -223,7 +226,10 @@ class Elector:
                     else await self.coordinator.watch(revision)
                 )
             except WhimbrelError as error:
-                self.tell(f"the coordinator does not answer: {error}")
+                text = f"the coordinator does not answer: {error}"
+                self.tell(text)
+                if self.machine.record is None:
+                    self.machine.why = text
                 await asyncio.sleep(AGAIN_S)
                 continue
             self.feed(self.machine.learned(record, revision, self.facts()))
@@ -453,6 +459,9 @@ class Elector:
 
     def seal(self, group: str, epoch: int, candidate: int, answer: Callable[[SealAnswer], object]) -> None:
         """Promise, or not, and answer then; see `service.py`."""
+        if self.stopped:
+            answer(self.no_seal("it stops"))
+            return
 
         async def work() -> None:
             answer(await self.sealing(group, epoch, candidate))
