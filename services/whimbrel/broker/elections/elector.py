@@ -523,6 +523,9 @@ class Elector:
             raise NotMaster(
                 "this member does not lead: ask the leader, which `whimbrel replication status` shows"
             )
+        if record.paused:
+            raise NotReady("elections are paused, so nobody could take over: resume them first")
+        await self.coordinator.read()  # an error of it comes before this member leads no longer
         chosen = member or self.furthest()
         if chosen == self.options.id or chosen not in dict(record.voters):
             raise BadRequest(f"member {chosen} can't take over: voters besides the leader can")
@@ -531,17 +534,36 @@ class Elector:
                 f"member {chosen} lacks more than {HANDED_BYTES_MAX} bytes, or is not connected: try later"
             )
         await self.drain()
+        try:
+            await self.hand_over(chosen)
+        except WhimbrelError:
+            if machine.state is State.LEADING:  # it takes no sends any more: whoever is elected next does
+                await self.close("it could not hand over")
+            raise
+        return chosen
+
+    async def hand_over(self, chosen: int) -> None:
+        """Resign in favour of a member, once it holds all of the log.
+
+        Raises:
+            NotReady: it does not come to hold it, or the record changes all the time.
+            WhimbrelError: the coordinator does not answer.
+        """
+        machine, page = self.machine, self.page
         deadline = self.host.monotonic() + HAND_OVER_S
         while dict(page.member_acks()).get(chosen, 0) < page.written:
             if self.host.monotonic() > deadline:
-                await self.close(f"member {chosen} did not come to hold all of the log")
                 raise NotReady(f"member {chosen} did not come to hold all of the log in {HAND_OVER_S:g} s")
             await asyncio.sleep(PROMISE_POLL_S)
-        record, revision = machine.record, machine.revision
-        assert record is not None
-        done, found, revision = await self.coordinator.swap(record.resigned(chosen), revision)
-        self.feed(machine.swapped(done, found, revision, self.facts()))
-        return chosen
+        for _ in range(SWAPS_MAX):
+            record = machine.record
+            if machine.state is not State.LEADING or record is None:
+                return
+            done, found, revision = await self.coordinator.swap(record.resigned(chosen), machine.revision)
+            self.feed(machine.swapped(done, found, revision, self.facts()))
+            if done:
+                return
+        raise NotReady("the record of the group changes all the time: try again")
 
     async def pause(self, *, paused: bool) -> None:
         """Have nobody stand for election, or allow it again.
