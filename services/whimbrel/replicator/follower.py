@@ -151,7 +151,11 @@ class Follower:
         log.on_failed = loop.wake
         if promises is not None:
             promises.opened(
-                end=log.end, flushed=log.flushed, clean=log.was_clean, last_epoch=self.last_epoch()
+                end=log.end,
+                flushed=log.flushed,
+                clean=log.was_clean,
+                last_epoch=self.last_epoch(),
+                doubtful=log.was_doubtful,
             )
 
     def step(self, now: float) -> None:
