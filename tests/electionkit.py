@@ -6,18 +6,28 @@ with ElectedGroup(tmp_path) as group:
     group.await_leader()                # another one
 """
 
+import itertools
 import signal
+import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 import grpc
 
+from brokerapi import message, queue
 from integration.test_broker_cluster import Peer
 from processes import Process, until
+from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as v2
 
-__all__ = ["ElectedGroup", "Member"]
+__all__ = ["ElectedGroup", "Load", "Member", "bodies_of", "loaded"]
+
+QUEUES = 8
+SEND_S = 0.7  # the deadline of a send: who hangs answers none
+PAUSE_S = 0.01  # after a send that was refused
 
 SETTINGS: dict[str, object] = {
     "commitlog_file_size": 1 << 20,
@@ -142,7 +152,82 @@ class ElectedGroup:
         assert isinstance(found, Member)
         return found
 
-    def timed_leader(self, *besides: Member) -> tuple[Member, float]:
-        """Wait for a leader; return how long that took as well, in seconds."""
-        began = time.monotonic()
-        return self.await_leader(*besides), time.monotonic() - began
+
+class Load:
+    """Sends to all members at once, each from a thread of its own; who does not lead refuses.
+
+    Attributes:
+        acknowledged: bodies that were answered OK, with the time of the answer.
+    """
+
+    def __init__(self, group: ElectedGroup, topic: str = "t") -> None:
+        self.group, self.topic = group, topic
+        self.acknowledged: list[tuple[float, bytes]] = []
+        self.stopping = threading.Event()
+        self.threads = [
+            threading.Thread(target=self.send, args=(member,)) for member in group.members.values()
+        ]
+
+    def send(self, member: Member) -> None:
+        """Send until the end."""
+        peer: Peer | None = None
+        number = 0
+        while not self.stopping.is_set():
+            number += 1
+            body = b"%d-%06d" % (member.number, number)
+            try:
+                peer = peer or member.peer
+                answer = peer("SendMessage", timeout=SEND_S, messages=[message(self.topic, body)])
+            except grpc.RpcError:
+                assert peer is not None
+                peer.channel.close()
+                peer = None
+                self.stopping.wait(PAUSE_S)
+                continue
+            if answer.status.code == v2.OK:
+                self.acknowledged.append((time.monotonic(), body))
+            else:
+                self.stopping.wait(PAUSE_S)
+
+    def longest_pause(self, since: float) -> float:
+        """Return the longest time without an acknowledged send since then, in seconds."""
+        times = [since, *(at for at, _ in self.acknowledged if at > since)]
+        return max(later - earlier for earlier, later in itertools.pairwise(times))
+
+    def await_count(self, count: int) -> None:
+        """Wait for so many acknowledged sends more."""
+        before = len(self.acknowledged)
+        until(lambda: len(self.acknowledged) >= before + count, timeout=20, what=f"{count} sends")
+
+
+@contextmanager
+def loaded(group: ElectedGroup) -> Iterator[Load]:
+    """Send while the block runs; the threads have ended after it."""
+    load = Load(group)
+    for thread in load.threads:
+        thread.start()
+    try:
+        load.await_count(20)
+        yield load
+    finally:
+        load.stopping.set()
+        for thread in load.threads:
+            thread.join()
+
+
+def bodies_of(peer: Peer, topic: str = "t") -> list[bytes]:
+    """Return all that can be pulled of a topic, queue by queue, in order."""
+    found: list[bytes] = []
+    for number in range(QUEUES):
+        offset = 0
+        while True:
+            frames = peer(
+                "PullMessage", group=v2.Resource(name="puller"), message_queue=queue(topic, number),
+                offset=offset, batch_size=32,
+            )  # fmt: skip
+            got = [frame.message for frame in frames if frame.WhichOneof("content") == "message"]
+            if not got:
+                break
+            found += [each.body for each in got]
+            offset = got[-1].system_properties.queue_offset + 1
+    return found

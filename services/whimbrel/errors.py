@@ -15,6 +15,7 @@
     │   ├── NotWritable, StoreFull, NoReplica, Throttled, NotReady, NotRecovered
     │   ├── NotMaster                       a kind of NotWritable
     ├── OwnerAway               another broker owns the message's queue, and does not answer
+    │   ├── LeaderAway                      the group's leader has a call, and does not answer
     ├── Stored                  the message is stored, but its durability was not confirmed in time
     │   ├── FlushTimeout, ReplicaTimeout
     │   ├── NotCommitted                    a kind of ReplicaTimeout: it may be kept or not
@@ -37,10 +38,10 @@ __all__ = [
     "ConnectionClosed", "CorruptRecord", "FlushTimeout", "Forbidden", "GroupNotFound", "IllegalAccessPoint",
     "IllegalDeliveryTime", "IllegalFilter", "IllegalGroup", "IllegalInvisibleTime", "IllegalKey",
     "IllegalMessageGroup", "IllegalMessageId", "IllegalOffset", "IllegalPropertyKey", "IllegalTag",
-    "IllegalTopic", "InvalidReceiptHandle", "InvalidTransactionId", "LeftOut", "LocalProtocolError",
-    "MessageCorrupted", "MessageEmpty", "MessageTooLarge", "MessageTypeConflict", "NoBroker", "NoReplica",
-    "NotCommitted", "NotMaster", "NotReady", "NotRecovered", "NotSupported", "NotWritable", "OffsetNotFound",
-    "OwnerAway", "PeerError",
+    "IllegalTopic", "InvalidReceiptHandle", "InvalidTransactionId", "LeaderAway", "LeftOut",
+    "LocalProtocolError", "MessageCorrupted", "MessageEmpty", "MessageTooLarge", "MessageTypeConflict",
+    "NoBroker", "NoReplica", "NotCommitted", "NotMaster", "NotReady", "NotRecovered", "NotSupported",
+    "NotWritable", "OffsetNotFound", "OwnerAway", "PeerError",
     "PropertiesTooLarge", "QueueNotFound", "RangeGone", "Refused", "RemoteProtocolError", "ReplicaTimeout",
     "RequestError", "RequestTimeout", "StoreError", "StoreFull", "Stored", "Throttled", "TopicNotFound",
     "Unavailable", "WhimbrelError", "error_for_code",
@@ -339,6 +340,12 @@ class OwnerAway(WhimbrelError):
     code = 50002
     retry = True
     effect = "unknown"
+
+
+class LeaderAway(OwnerAway):
+    """The leader of this broker's group was handed the call and does not answer; it may have done it."""
+
+    reason = "LEADER_AWAY"
 
 
 class NotMaster(NotWritable):

@@ -41,6 +41,7 @@ class Leader:
 
     def tick(self) -> None:
         """Do what a broker does in a turn."""
+        saw = self.page.newest_connection()  # before what was acknowledged
         self.page.broker_beat_ns = time.monotonic_ns()
         acks = dict(self.page.member_acks())
         best = max((acks.get(member, -1) for member in MEMBERS), default=-1)
@@ -48,6 +49,7 @@ class Leader:
         heard = [page.heard_commit for page in self.slaves]
         self.beyond += [(commit, self.committed) for commit in heard if commit > self.committed]
         self.page.commit = self.committed
+        self.page.commit_saw = saw
 
     def run(self) -> None:
         """Write until it is enough."""

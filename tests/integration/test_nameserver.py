@@ -7,6 +7,7 @@ import subprocess
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -97,13 +98,21 @@ class Held:
         self.members: dict[str, tuple[Member, ...]] = {}
         self.settled: dict[str, bool] = {}
         self.lost: list[str] = []
+        self.displaced_by = ""
         self.registration = Registration(
-            nameservers, facts=lambda: self.facts, on_members=self.told, on_lost=self.lost.append
+            nameservers,
+            facts=lambda: self.facts,
+            on_members=self.told,
+            on_lost=self.lost.append,
+            on_displaced=self.displaced,
         )
 
     def told(self, nameserver: str, members: tuple[Member, ...], settled: bool) -> None:
         self.members[nameserver] = members
         self.settled[nameserver] = settled
+
+    def displaced(self, nameserver: str, address: str) -> None:
+        self.displaced_by = address
 
     def change(self, facts: BrokerFacts) -> None:
         self.facts = facts
@@ -189,6 +198,47 @@ async def test_session_hears_at_once_that_the_nameserver_is_settled(tmp_path: Pa
     with Process(tmp_path, "nameserver", "young", lease_s=600, renew_s=1.5) as process:
         async with Held(facts_of("a", 0, 9001, "T"), process.grpc) as held:
             await eventually(lambda: held.settled[process.grpc])
+
+
+@pytest.mark.transport
+async def test_a_new_leader_takes_the_route_over_and_all_members_stand_in_it(tmp_path: Path) -> None:
+    def member(number: int, epoch: int, *, leads: bool = False) -> BrokerFacts:
+        facts = facts_of("a", 0 if leads else number, 9000 + number, "T")
+        return replace(facts, instance=f"i{number}", epoch=epoch, member_id=number, voters=3)
+
+    # Nothing expires, and nothing is renewed: all goes by changes of registrations.
+    nameserver = Process(tmp_path, "nameserver", "elected", lease_s=60, renew_s=30, expected_brokers=3)
+    with nameserver:
+        async with (
+            asking(nameserver) as client,
+            Held(member(1, 7, leads=True), nameserver.grpc) as first,
+            Held(member(2, 7), nameserver.grpc) as second,
+            Held(member(3, 7), nameserver.grpc) as third,
+        ):
+
+            async def ports() -> list[int]:
+                queues = (await client.route("T")).message_queues
+                assert all(queue.permission == v2.READ_WRITE for queue in queues)
+                return [address.port for address in queues[0].broker.endpoints.addresses]
+
+            def known() -> list[tuple[int, int, int]]:
+                """Return the members of which the third one knows: id, member id and epoch."""
+                told = third.members.get(nameserver.grpc, ())
+                return [(one.broker_id, one.member_id, one.epoch) for one in told]
+
+            await eventually(lambda: known() == [(0, 1, 7), (2, 2, 7)])
+            assert await ports() == [9001, 9002, 9003]
+            second.change(member(2, 8, leads=True))
+            await eventually(lambda: first.displaced_by.endswith(":9002"))
+            assert await ports() == [9002, 9003]
+            await eventually(lambda: known() == [(0, 2, 8)])
+            first.change(member(1, 8))
+            await eventually(lambda: known() == [(0, 2, 8), (1, 1, 8)])
+            assert await ports() == [9002, 9001, 9003]
+            brokers = (await client.cluster()).brokers
+            described = [(one.broker_id, one.member_id, one.epoch) for one in brokers]
+            assert described == [(0, 2, 8), (1, 1, 8), (3, 3, 7)]
+            assert not first.lost and not second.lost  # all of it in the sessions that they had
 
 
 async def test_unknown_topic_is_routed_to_brokers_that_would_create_it(nameserver: Process) -> None:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import grpc
 import pytest
@@ -78,7 +78,8 @@ class Site:
         ]
 
     def __enter__(self) -> Self:
-        self.replicator.start(self.replica_role(self.options.role))
+        role: Literal["master", "slave"] = "master" if self.options.role == "master" else "slave"
+        self.replicator.start(self.replica_role(role))
         for thread in self.threads:
             thread.start()
         self.broker: Broker = self.run(self.made())

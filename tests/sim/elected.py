@@ -28,7 +28,6 @@ from whimbrel.broker.elections.elector import Elector
 from whimbrel.broker.elections.machine import Election, State
 from whimbrel.broker.produce.commit import MajorityCommit
 from whimbrel.broker.roles import master
-from whimbrel.replicator import roles
 from whimbrel.replicator.promises import Promises
 
 if TYPE_CHECKING:
@@ -202,7 +201,7 @@ class Elections:
 def watched(told: Callable[..., None]) -> Iterator[None]:
     """Have the production code tell what it does: see `Watcher`."""
     go, advance, intend, over = Election.go, MajorityCommit.advance, Promises.intend_cut, Elector.over
-    begin, finish = vars(master)["begin_epoch"], vars(roles)["finish_cut"]
+    begin, finish = vars(master)["begin_epoch"], Promises.finish_cut
 
     def watched_go(self: Election, state: State, now: float) -> None:
         go(self, state, now)
@@ -220,15 +219,15 @@ def watched(told: Callable[..., None]) -> Iterator[None]:
         told("leads", epoch, store.written)
         return epoch
 
-    def watched_intend(self: Promises, point: int, end: int) -> None:
+    def watched_intend(self: Promises, point: int, end: int, **about: Any) -> None:
         told("cuts", point, end)
-        intend(self, point, end)
+        intend(self, point, end, **about)
 
-    def watched_finish(root: Path, seat: Any, **options: Any) -> Any:
-        found = finish(root, seat, **options)
-        if seat.cut is not None:
-            told("has_cut", *seat.cut)
-        return found
+    def watched_finish(self: Promises, root: Path, machine: Any) -> None:
+        cut = self.seat.cut
+        finish(self, root, machine)
+        if cut is not None:
+            told("has_cut", *cut)
 
     def watched_over(self: "Elector", task: "asyncio.Task[None]") -> None:
         over(self, task)
@@ -241,6 +240,6 @@ def watched(told: Callable[..., None]) -> Iterator[None]:
         patch.object(MajorityCommit, "advance", watched_advance),
         patch.object(Promises, "intend_cut", watched_intend),
         patch.object(master, "begin_epoch", watched_begin),
-        patch.object(roles, "finish_cut", watched_finish),
+        patch.object(Promises, "finish_cut", watched_finish),
     ):
         yield

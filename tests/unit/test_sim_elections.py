@@ -23,7 +23,7 @@ SEED = 1
 @contextmanager
 def group(*faults: Fault, flush: str = "sync") -> Iterator[tuple[Cluster, Invariants]]:
     """Have a group, with these faults alone, and its checks."""
-    plan = replace(elections_plan(SEED), faults=faults, flush=flush, kinds=frozenset())  # type: ignore[arg-type]
+    plan = replace(elections_plan(SEED), faults=faults, flush=flush)  # type: ignore[arg-type]
     with clocks_of_processes(), surroundings():
         cluster = Cluster(plan)
         invariants = Invariants(cluster)

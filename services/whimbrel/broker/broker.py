@@ -15,7 +15,8 @@ wait end empty, streams of readers and slaves end with NotReady. A switch that f
 without a role: calls are refused with NotReady until another switch succeeds. A stop ends a switch that
 is under way; whoever asked for it gets NotReady.
 
-**Where the group elects its leader** (`elections/`), a broker starts as a slave, and an `Elector` switches it.
+**Where the group elects its leader** (`elections/`), a broker starts as a slave, and an `Elector` switches
+it. Clients' calls are held during a switch, and go to the next role (`api/leader_calls.py`).
 """
 
 import asyncio
@@ -31,7 +32,7 @@ from typing import TYPE_CHECKING
 
 from whimbrel.broker.background import start_timer
 from whimbrel.broker.elections.elector import Elector
-from whimbrel.broker.elections.service import election_service
+from whimbrel.broker.elections.service import election_admin_service, election_service
 from whimbrel.broker.options import BrokerOptions
 from whimbrel.broker.roles.context import BrokerContext
 from whimbrel.broker.roles.master import MasterRole
@@ -46,6 +47,7 @@ from whimbrel.rpc.server.certificates import TlsSettings
 from whimbrel.rpc.server.handlers import Service
 from whimbrel.rpc.server.limits import RunningServer
 from whimbrel.rpc.server.serving import serve
+from whimbrel.store.seat_file import check_no_member
 from whimbrel.telemetry import write_ready_file
 from whimbrel.wakeup import Bell, Doorbell
 
@@ -59,6 +61,7 @@ logger = logging.getLogger(__name__)
 ROLES: dict[BrokerRole, type[MasterRole] | type[SlaveRole]] = {"master": MasterRole, "slave": SlaveRole}
 SWITCHING = "this broker changes its role: try again"
 STOPPING = "the broker is stopping"
+DRAIN_S, DRAIN_POLL_S = 1.0, 0.005  # for sends that wait when a leader resigns
 
 
 class Broker:
@@ -119,11 +122,16 @@ class Broker:
             if self.health is not None:
                 self.undo.callback(self.health.close)
             first = self.options
+            if not first.elects:
+                check_no_member(self.root, self.machine.files)
             if first.elects:
                 self.elector = self.context.elector = Elector(
-                    first, bell=bell, machine=self.machine, switch=self.switch_elected
+                    first,
+                    bell=bell,
+                    machine=self.machine,
+                    switch=self.switch_elected,
+                    drain=self.drain,
                 )
-                self.undo.push_async_callback(self.elector.stop)
                 first = replace(first, role="slave")
             await self.begin_role(first)
             if self.elector is not None:
@@ -139,6 +147,8 @@ class Broker:
 
     async def stop(self) -> None:
         """End everything, the last begun first; each step is taken, also when one before has failed."""
+        if self.elector is not None:
+            await self.elector.stop()
         self.stopped = True
         if self.switch_task is not None:
             self.switch_task.cancel()
@@ -151,8 +161,27 @@ class Broker:
             steps.push_async_callback(self.stop_serving, role)
             if self.context is not None and self.context.exposition is not None:
                 steps.callback(self.context.exposition.close)
+            steps.push_async_callback(self.leave_nameservers)
             if role is not None:
                 steps.push_async_callback(role.leave)
+
+    async def leave_nameservers(self) -> None:
+        """Leave the nameservers, where no role has: one that is elected keeps the sessions for the next."""
+        if self.context is not None and self.context.registration is not None:
+            registration, self.context.registration = self.context.registration, None
+            await registration.stop()
+
+    async def drain(self) -> None:
+        """Take no sends any more, and wait until those that wait are committed, for `DRAIN_S` at most."""
+        role = self.role
+        if not isinstance(role, MasterRole):
+            return
+        role.refuse_writes("another member is to lead: try again")
+        deadline = self.loop.time() + DRAIN_S
+        while role.appender.unfinished:
+            if self.loop.time() > deadline:
+                return
+            await asyncio.sleep(DRAIN_POLL_S)
 
     async def stop_serving(self, role: Role | None) -> None:
         """End the server, and answer the calls that wait in between."""
@@ -163,6 +192,8 @@ class Broker:
         try:
             if role is not None:
                 role.answer_waiting(STOPPING)
+            if self.context.leader_calls is not None:
+                await self.context.leader_calls.close(STOPPING)
         finally:
             await stopping
 
@@ -206,8 +237,7 @@ class Broker:
             try:
                 await role.leave()
             finally:
-                assert self.context is not None and self.context.server is not None
-                self.context.server.replace(suspended(self.services, SWITCHING))
+                self.suspend()
                 await role.stop(SWITCHING, unconfirmed=ReplicaTimeout)
         await self.begin_role(options)
 
@@ -220,9 +250,15 @@ class Broker:
             await role.start()
         except BaseException:
             if self.context.server is not None:
-                self.context.server.replace(suspended(self.services, SWITCHING))
+                self.suspend()
             raise
         self.role, self.options = role, options
+
+    def suspend(self) -> None:
+        """Serve what needs no role."""
+        assert self.context is not None and self.context.server is not None
+        calls = self.context.leader_calls
+        self.context.server.replace(suspended(self.services, SWITCHING, calls))
 
     async def serve(self, services: Sequence[Service]) -> None:
         """Serve a role's services; the first time, start the server."""
@@ -230,7 +266,10 @@ class Broker:
         assert context is not None
         self.services = list(services)
         if self.elector is not None:
-            self.services.append(election_service(options.name, self.elector))
+            self.services += [
+                election_service(options.name, self.elector),
+                election_admin_service(self.elector),
+            ]
         if context.server is not None:
             context.server.replace(self.services)
             return

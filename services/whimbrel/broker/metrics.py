@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol
 
+from whimbrel.broker.api.leader_calls import LeaderCalls
 from whimbrel.broker.consume.leases import LeaseTable
 from whimbrel.broker.consume.queue_leases import QueueLeases
 from whimbrel.broker.tables.clients import Clients
@@ -42,6 +43,8 @@ from whimbrel.store.retention import DiskUse
 from whimbrel.store.segment import segment_name
 
 if TYPE_CHECKING:
+    from whimbrel.broker.elections.elector import Elector
+    from whimbrel.broker.roles.context import BrokerContext
     from whimbrel.broker.roles.master import MasterRole
     from whimbrel.broker.roles.role import Role
     from whimbrel.broker.roles.slave import SlaveRole
@@ -133,6 +136,8 @@ def families_of(role: "Role", counted: Counted) -> list[Family]:
         *storage(role),
         *replication(role),
         *timing_metrics(role.timers),
+        *held_calls(context.leader_calls),
+        *elections(context),
         *role.role_metrics(),
     ]
 
@@ -574,17 +579,58 @@ def transaction_metrics(transactions: Transactions) -> list[Family]:
     ]  # fmt: skip
 
 
-def slave_metrics(role: "SlaveRole", counted: Counted) -> list[Family]:
-    """Return how far dispatching is behind."""
-    store = role.store
+def held_calls(calls: LeaderCalls | None) -> list[Family]:
+    """Return how many calls of clients wait for a leader; None: none ever does."""
     return [
+        Family(
+            name="whimbrel_held_calls",
+            kind="gauge",
+            help="Calls of clients that wait for a leader, or for a role.",
+            read=lambda: [((), 0 if calls is None else len(calls.held))],
+        ),
+        Family(
+            name="whimbrel_held_bytes",
+            kind="gauge",
+            unit="By",
+            help="Bytes of the calls that wait for a leader, or for a role.",
+            read=lambda: [((), 0 if calls is None else calls.held.bytes)],
+        ),
+    ]
+
+
+def elections(context: "BrokerContext") -> list[Family]:
+    """Return what this member has to do with who leads; zeros where roles are configured."""
+
+    def gauge(name: str, help_text: str, value: Callable[["Elector"], int]) -> Family:
+        def read() -> list[tuple[Labels, Number]]:
+            elector = context.elector
+            return [((), 0 if elector is None else value(elector))]
+
+        return Family(name=name, kind="gauge", help=help_text, read=read)
+
+    return [
+        gauge("whimbrel_epoch", "Epoch that this member leads or follows.", lambda elector: elector.epoch),
+        gauge("whimbrel_leads", "1 while this member leads.", lambda elector: elector.term is not None),
+        gauge(
+            "whimbrel_may_lead",
+            "1 while this member may be elected: its store is a voter's, and has lost nothing.",
+            lambda elector: elector.state().may_lead,
+        ),
+    ]
+
+
+def slave_metrics(role: "SlaveRole", counted: Counted) -> list[Family]:
+    """Return how far dispatching is behind, and what was handed on to the leader."""
+    store, calls = role.store, role.context.leader_calls
+    return [
+        forward_family(None if calls is None else calls.forwarder),
         Family(
             name="whimbrel_dispatch_lag_seconds",
             kind="gauge",
             unit="s",
             help="For how long the log has been beyond what stands in the consume queues.",
             read=lambda: [((), counted.trail.age(store.dispatched, time.monotonic()))],
-        )
+        ),
     ]
 
 

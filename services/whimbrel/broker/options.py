@@ -74,7 +74,7 @@ class BrokerOptions:
         help="sync answers after `acks` slaves hold it; majority after more than half of `voters` do, and"
         " shows nobody what they do not hold",
     )
-    # Where members are elected this says whom the group is made of; then its record at the coordinator counts.
+    # Where members are elected this says whom the group is made of; then its record counts.
     voters: tuple[str, ...] = option(
         (), help="majority: ids of the members whose copies count; with a configured master 0 is among them"
     )
@@ -82,6 +82,12 @@ class BrokerOptions:
         "none",
         help="who keeps the record of a group that elects its leader: nameserver (the first one) or"
         " nameserver:HOST:PORT; none: roles are as configured",
+    )
+    # SDKs may talk to any member of a group that elects its leader.
+    forward: Literal["auto", "on", "off"] = option(
+        "auto",
+        help="a broker that does not lead hands clients' calls on to the one that does; auto: in groups that"
+        " elect their leader",
     )
     acks: int = option(1, help="slaves that must confirm", minimum=1, maximum=16)
     expected_slaves: int = option(0, help="a master is settled once so many are registered", minimum=0)
@@ -248,6 +254,11 @@ class BrokerOptions:
     def by_majority(self) -> bool:
         """Whether a majority commits, and nothing else is seen."""
         return self.replication == "majority"
+
+    @property
+    def forwards(self) -> bool:
+        """Whether clients' calls are handed on to the leader, and held while there is none."""
+        return self.forward == "on" or (self.forward == "auto" and self.elects)
 
     @property
     def store_options(self) -> "StoreOptions":

@@ -27,6 +27,7 @@ RESTART_MAX_S = 5.0  # a child that can't start is restarted for ever, without f
 STEADY_S = 10.0
 PORTS_PER_BROKER = 10
 TRACES = "traces"  # folder below DIR
+GROUPS = "groups.json"  # file below DIR: who leads, where brokers elect
 LOG_FILE_SIZE = 64 * 1024 * 1024  # RocketMQ's 1 GiB, reserved whole for each broker, fills a laptop's disk
 LOG_FILE_SIZE_MIN = 8 * 1024 * 1024  # the largest message takes half of it
 INDEX_SLOT_BYTES = 200  # of log for each slot of the index: RocketMQ has 5,000,000 for 1 GiB
@@ -34,7 +35,9 @@ ENTRIES_PER_SLOT = 4  # RocketMQ's ratio, from which a reader derives the slots 
 
 GROUP_LETTERS = "abcdefghi"  # of the broker groups' names, broker-a and so on
 
-Role = Literal["nameserver", "master", "slave", "master-replicator", "slave-replicator"]
+Role = Literal[
+    "nameserver", "master", "slave", "member", "master-replicator", "slave-replicator", "member-replicator"
+]
 
 
 class StartError(Exception):
@@ -58,7 +61,7 @@ class DevOptions:
         port: of the nameserver, from which the other ports follow; 0 for any free ports.
         flush: `sync`: a send is answered when it is on the disk, by majority on those of a majority.
         replication: `sync`: a send is answered when a slave has it; `majority`: when more than half of a
-            group's members have it, and nobody sees it before.
+            group's members have it, and nobody sees it before; they elect who leads.
         brokers: broker groups, each a master with its slaves; topics are spread over them.
         slaves: number of slaves of each; with none, synchronous replication would refuse every send.
         host: address to which every port is bound.
@@ -140,6 +143,7 @@ def plan(options: DevOptions, endpoint: str) -> tuple[ChildPlan, ...]:
     def port(step: int) -> int:
         return options.port + step if options.port else 0
 
+    elects = options.replication == "majority"
     create = "true" if options.auto_create else "false"
     slots = options.log_file_size // INDEX_SLOT_BYTES
     shown: dict[str, str | int] = {"metrics_port": 0} if options.metrics else {}
@@ -152,6 +156,7 @@ def plan(options: DevOptions, endpoint: str) -> tuple[ChildPlan, ...]:
                 "host": options.host,
                 "port": int(endpoint.rpartition(":")[2]) if endpoint else port(0),
                 "expected_brokers": options.brokers * (options.slaves + 1),
+                **({"keeps_groups": str(options.directory / GROUPS)} if elects else {}),
                 **shown,
             },
         )
@@ -161,12 +166,17 @@ def plan(options: DevOptions, endpoint: str) -> tuple[ChildPlan, ...]:
         letter = GROUP_LETTERS[group]
         kind = f"slave-{index}" if index else "master"
         name = f"{letter}-{kind}" if group else kind  # the first group's are those of a cluster with one
-        store = options.directory / name
+        store = options.directory / name  # members have those that a master and its slaves would have
+        role: Role = "slave" if index else "master"
+        beside: Role = "slave-replicator" if index else "master-replicator"
+        if elects:
+            role, beside, kind = "member", "member-replicator", f"member-{index + 1}"
+            name = f"{letter}-{kind}" if group else kind
         base = PORTS_PER_BROKER * (step + 1)
         broker: dict[str, str | int] = {
-            "role": "slave" if index else "master",
+            "role": "elected" if elects else role,
             "name": f"broker-{letter}",
-            "id": index,
+            "id": index + elects,
             "store": str(store),
             "store_mode": options.store_mode,
             "host": options.host,
@@ -182,8 +192,9 @@ def plan(options: DevOptions, endpoint: str) -> tuple[ChildPlan, ...]:
             "index_entries": slots * ENTRIES_PER_SLOT,
             **shown,
         }
-        if options.replication == "majority":
-            broker |= {"voters": ",".join(map(str, range(options.slaves + 1)))}
+        if elects:
+            voters = ",".join(str(number + 1) for number in range(options.slaves + 1))
+            broker |= {"voters": voters, "coordinator": "nameserver"}
         if options.lease_file_size is not None:
             broker |= {"lease_file_size": options.lease_file_size}
         if options.accept_replays:
@@ -194,20 +205,18 @@ def plan(options: DevOptions, endpoint: str) -> tuple[ChildPlan, ...]:
             "store_mode": options.store_mode,
             **shown,
         }
-        if options.replication == "majority":
-            replicator |= {"flush": options.flush}  # what a member holds, counts as its disk does
-        if index:
+        if elects:  # what a member holds, counts as its disk does
+            replicator |= {"flush": options.flush, "id": index + 1}
+        if index or elects:
             replicator |= {"commitlog_file_size": options.log_file_size}
-        else:
+        if elects or not index:
             replicator |= {"host": options.host, "port": port(base + 1)}
         if options.trace_ratio:
             traces = options.directory / TRACES
             broker |= {"trace_to": f"file:{traces / name}.jsonl"}
             replicator |= {"trace_to": f"file:{traces / name}-replicator.jsonl"}
-            if not index:
+            if elects or not index:
                 broker |= {"trace_ratio": str(options.trace_ratio)}
-        role: Role = "slave" if index else "master"
-        beside: Role = "slave-replicator" if index else "master-replicator"
         plans.append(ChildPlan(name=name, role=role, program="broker", settings=broker, store=store))
         plans.append(
             ChildPlan(

@@ -223,7 +223,10 @@ class LiveView:
             if short:
                 return size_text(page.written)
             return f"end {page.written:,}, flushed {page.flushed:,}, dispatched {page.dispatched:,}"
-        if child.plan.role == "slave-replicator":
+        follows = child.plan.role == "slave-replicator"
+        if child.plan.role == "member-replicator":
+            follows = not page.leader_log or page.leader_log != page.epoch
+        if follows:
             return "connected" if page.connected else "not connected"
         acks = page.live_acks()
         behind = f", slowest {page.written - min(acks):,} behind" if acks and not short else ""

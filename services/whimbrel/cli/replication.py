@@ -1,8 +1,10 @@
-"""`whimbrel replication status`: who follows whom, how far, and what is wrong."""
+"""`whimbrel replication`: who follows whom, how far, and what is wrong; who leads, and who is to."""
 
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import asdict
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -17,6 +19,7 @@ from whimbrel.model.health import (
     View,
     advice_without_master,
     groups_without_master,
+    leads,
     log_ends,
     master_state,
     problem_of,
@@ -28,10 +31,11 @@ from whimbrel.model.health import (
 
 if TYPE_CHECKING:
     from whimbrel.client import BrokerStatus, Cluster, ReplicationStatus, SlaveStatus, sync
+    from whimbrel.model.group_record import GroupRecord
 
 __all__ = ["COLUMNS", "OPTIONAL", "app", "rows_of"]
 
-app = group("Show who follows whom, and how far.")
+app = group("Show who follows whom, and how far; have another member lead.")
 
 COLUMNS = (
     "broker",
@@ -48,6 +52,7 @@ COLUMNS = (
 )
 OPTIONAL = ("sends", "dispatched", "flushed", "acknowledged", "confirmed", "log end")
 WATCH_S = 1.0  # between two polls of --watch
+SWITCHOVER_S, LOOK_S = 15.0, 0.1  # until the next leader takes messages
 
 
 @app.command(
@@ -78,6 +83,142 @@ def status(
             watch_views(admin, output)
         elif not show(*look(admin), output):
             raise typer.Exit(1)
+
+
+HISTORY_COLUMNS = ("broker", "epoch", "leader", "since", "why")
+
+NameArgument = Annotated[
+    str, typer.Argument(metavar="NAME", help="Broker name, as `whimbrel cluster` shows it.")
+]
+
+
+@app.command(epilog=examples("whimbrel replication history", "whimbrel replication history broker-a -o json"))
+def history(
+    name: Annotated[
+        str, typer.Argument(metavar="[NAME]", help="Broker name; without, all that elect their leaders.")
+    ] = "",
+    endpoint: EndpointOption = "",
+    output: OutputOption = Format.TABLE,
+) -> None:
+    """Show who led a group when and why, the newest first; the last 20 of each are known."""
+    from whimbrel.client import sync
+
+    with sync.Admin(resolve_endpoint(endpoint)) as admin:
+        _, views = look(admin)
+    found: dict[str, GroupRecord] = {}
+    for view in views:
+        if isinstance(view, tuple) or view.election is None or view.election.record is None:
+            continue
+        record, known = view.election.record, found.get(view.broker_name)
+        if name in ("", view.broker_name) and (known is None or known.epoch < record.epoch):
+            found[view.broker_name] = record
+    turns = [(broker, turn) for broker, record in sorted(found.items()) for turn in record.history]
+    objects = [{"broker_name": broker} | asdict(turn) for broker, turn in turns]
+    rows = [
+        (broker, turn.epoch, f"member {turn.leader}", moment(turn.at_ms), turn.why) for broker, turn in turns
+    ]
+    emit(objects, output, columns=HISTORY_COLUMNS, rows=rows)
+    if not turns:
+        note(f"{name or 'no group here'}: nobody is elected" + (" in this group" if name else ""))
+        raise typer.Exit(1)
+
+
+def moment(at_ms: int) -> str:
+    """Return a time for people."""
+    return f"{datetime.fromtimestamp(at_ms / 1000, UTC):%Y-%m-%d %H:%M:%S} UTC"
+
+
+@app.command(
+    epilog=examples(
+        "whimbrel replication switchover broker-a",
+        "whimbrel replication switchover broker-a --to 2",
+    )
+)
+def switchover(
+    name: NameArgument,
+    to: Annotated[
+        int | None,
+        typer.Option(
+            "--to",
+            min=1,
+            max=63,
+            help="Member id. Default: whose log goes on furthest.",
+            show_default=False,
+        ),
+    ] = None,
+    endpoint: EndpointOption = "",
+) -> None:
+    """Have another member of a group lead: before its leader's machine goes down, for instance.
+
+    The leader takes no sends until that member holds all that it does, then resigns; sends go on within a
+    second or two. Nothing is lost.
+    """
+    from whimbrel.client import sync
+
+    with sync.Admin(resolve_endpoint(endpoint)) as admin:
+        member = admin.switchover(name, to or 0)
+        deadline = time.monotonic() + SWITCHOVER_S
+        while time.monotonic() < deadline:
+            masters = [broker for broker in admin.cluster().masters() if broker.broker_name == name]
+            if any(master.member_id == member and master.writable for master in masters):
+                note(f"{name}: member {member} leads")
+                return
+            time.sleep(LOOK_S)
+    note(f"{name}: the leader has resigned, and member {member} does not take messages yet; see its log")
+    raise typer.Exit(1)
+
+
+@app.command(epilog=examples("whimbrel replication pause broker-a"))
+def pause(name: NameArgument, endpoint: EndpointOption = "") -> None:
+    """Have nobody stand for election, during work on the network for instance; a leader goes on."""
+    set_paused(name, endpoint, paused=True)
+    note(f"{name}: nobody stands for election until `whimbrel replication resume {name}`")
+
+
+@app.command(epilog=examples("whimbrel replication resume broker-a"))
+def resume(name: NameArgument, endpoint: EndpointOption = "") -> None:
+    """Allow elections again."""
+    set_paused(name, endpoint, paused=False)
+    note(f"{name}: members may stand for election again")
+
+
+def set_paused(name: str, endpoint: str, *, paused: bool) -> None:
+    """Pause or resume the elections of a group."""
+    from whimbrel.client import sync
+
+    with sync.Admin(resolve_endpoint(endpoint)) as admin:
+        admin.pause_elections(name, paused=paused)
+
+
+@app.command(
+    epilog=examples(
+        "whimbrel replication voters broker-a --set 1,2,4    4 takes the place of 3",
+        "whimbrel replication voters broker-a --set 1,2,3    after 3 got another disk",
+    )
+)
+def voters(
+    name: NameArgument,
+    members: Annotated[str, typer.Option("--set", metavar="IDS", help="All that vote from now on: 1,2,4")],
+    endpoint: EndpointOption = "",
+) -> None:
+    """Say which members of a group vote, each with the store that it has now.
+
+    A member whose disk was replaced follows, and votes only after this command: it has forgotten what it
+    promised. All that are named must be there.
+    """
+    from whimbrel.client import sync
+
+    ids = members.split(",")
+    if not all(each.isascii() and each.isdecimal() and 0 < int(each) < 64 for each in ids):
+        raise typer.BadParameter(
+            f"{members!r}: write ids from 1 to 63 with commas between them", param_hint="--set"
+        )
+    with sync.Admin(resolve_endpoint(endpoint)) as admin:
+        epoch = admin.set_voters(name, {int(each) for each in ids})
+    if epoch:
+        note(f"{name}: members {members} vote from epoch {epoch} on, which the leader stands for now")
+    else:
+        note(f"{name}: these members vote already")
 
 
 def look(admin: "sync.Admin") -> "tuple[Cluster, list[View]]":
@@ -120,6 +261,8 @@ def show(known: "Cluster", views: "Sequence[View]", output: Format) -> bool:
         rows += [row for view in views for row in rows_of(view, ends)]
         if rows:
             print_table(COLUMNS, rows, optional=OPTIONAL)
+        for sentence in leads(views):
+            note(sentence)
         for view in views:
             if not isinstance(view, tuple) and view.role == "master":
                 note(what_may_be_lost(view))
@@ -192,7 +335,7 @@ def rows_of(view: View, ends: dict[str, int]) -> list[tuple[Any, ...]]:
 def master_row(view: "ReplicationStatus") -> tuple[Any, ...]:
     return (
         view.broker_name,
-        "master",
+        "master" if view.election is None else f"master {view.broker_id}",
         master_state(view),
         "",
         "",

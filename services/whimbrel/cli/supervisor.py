@@ -385,13 +385,16 @@ class Supervisor:
             self.run_once(READY_POLL_S)
 
     def takes_messages(self) -> bool:
-        """Return whether all masters take messages, as their shared pages say."""
-        for master in (child for child in self.children if child.plan.role == "master"):
-            assert master.plan.store is not None
-            page = SharedPage.snapshot(master.plan.store)
-            if page is None or page.broker_pid != master.pid or not page.writable:
-                return False
-        return True
+        """Return whether in each group a broker takes messages, as its shared page says."""
+        waiting = {
+            child.plan.settings["name"] for child in self.children if child.plan.role in ("master", "member")
+        }
+        for child in self.children:
+            if child.plan.program == "broker" and child.plan.store is not None:
+                page = SharedPage.snapshot(child.plan.store)
+                if page is not None and page.broker_pid == child.pid and page.writable:
+                    waiting.discard(child.plan.settings["name"])
+        return not waiting
 
     def explain(self) -> None:
         """Notify of why the cluster takes no messages."""

@@ -9,7 +9,7 @@ import asyncio
 import logging
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from itertools import groupby
 from typing import TypeVar
 
@@ -43,7 +43,7 @@ from whimbrel.model.names import DEAD_LETTER_PREFIX
 from whimbrel.model.retry import Customized, Exponential
 from whimbrel.model.route import Queue
 from whimbrel.model.topic import OrderedBy
-from whimbrel.rpc.api import admin_calls, calls, dead_letter_calls
+from whimbrel.rpc.api import admin_calls, calls, dead_letter_calls, election_admin_calls
 from whimbrel.rpc.api.calls import Outbound
 from whimbrel.rpc.api.convert import ClientSettings
 from whimbrel.rpc.api.dead_letter_calls import Place
@@ -285,6 +285,44 @@ class Admin(BaseClient):
         """
         (master,) = (await self.named_masters([name]))[:1]
         return await self.ask(master, admin_calls.drain_broker(name, drain=drain))
+
+    async def switchover(self, name: str, member: int = 0) -> int:
+        """Have another member of a group lead; return its id.
+
+        Args:
+            name: of the broker group.
+            member: its id; 0 takes the one whose log goes on furthest.
+
+        Raises:
+            BadRequest: there is no such group, or that member can't take over.
+            NotReady: it does not follow closely enough, or elections are impossible now.
+        """
+        (master,) = (await self.named_masters([name]))[:1]
+        return await self.ask(master, election_admin_calls.switchover(member))
+
+    async def pause_elections(self, name: str, *, paused: bool) -> None:
+        """Have no member of a group stand for election, or allow it again; a leader that is there goes on.
+
+        Raises:
+            BadRequest: there is no such broker group.
+        """
+        members = [broker for broker in (await self.cluster()).brokers if broker.broker_name == name]
+        if not members:
+            raise BadRequest(f"no broker of {name} is registered")
+        await self.ask(members[0], election_admin_calls.pause_elections(paused=paused))
+
+    async def set_voters(self, name: str, members: Collection[int]) -> int:
+        """Have these members of a group vote, with the stores that they have now.
+
+        Returns:
+            The epoch of the election that completes the change; 0 where nothing has to be changed.
+
+        Raises:
+            BadRequest: there is no such group, or they can't be its voters.
+            NotReady: one of them is not there, or the last change is not done yet.
+        """
+        (master,) = (await self.named_masters([name]))[:1]
+        return await self.ask(master, election_admin_calls.set_voters(members))
 
     async def forget_broker(self, name: str) -> dict[str, tuple[str, ...]]:
         """Have all masters let go of a broker group that never comes back.

@@ -7,7 +7,7 @@ own, and must not use clients that its parent made. Safe to use from several thr
 import asyncio
 import os
 import threading
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from types import TracebackType
@@ -460,6 +460,18 @@ class Admin(Blocking):
     def drain_broker(self, name: str, *, drain: bool | None = None) -> DrainStatus:
         """Have a broker take no messages, or take them again; tell what is left; None changes nothing."""
         return self.wait(self.admin.drain_broker(name, drain=drain))
+
+    def switchover(self, name: str, member: int = 0) -> int:
+        """Have another member of a group lead, 0 for the one whose log goes on furthest; return its id."""
+        return self.wait(self.admin.switchover(name, member))
+
+    def pause_elections(self, name: str, *, paused: bool) -> None:
+        """Have no member of a group stand for election, or allow it again."""
+        self.wait(self.admin.pause_elections(name, paused=paused))
+
+    def set_voters(self, name: str, members: Collection[int]) -> int:
+        """Have these members of a group vote; return the epoch that completes it, 0 where nothing changes."""
+        return self.wait(self.admin.set_voters(name, members))
 
     def forget_broker(self, name: str) -> dict[str, tuple[str, ...]]:
         """Have all masters let go of a broker that never comes back; return by master whose topics' message

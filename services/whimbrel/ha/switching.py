@@ -673,8 +673,8 @@ class SwitchingSlave(SlaveProtocol):
         Raises:
             ShorterMaster: the master's log ends where both are the same no longer.
             Diverged: the master's log goes on there, with something else.
-            RemoteProtocolError: the master is an older leader than the one we have followed; or it was elected,
-                and lacks something of the epoch that it leads itself.
+            RemoteProtocolError: the master is an older leader than the one we have followed; or it was
+                elected, and lacks something of the epoch that it leads itself.
         """
         mine, theirs, end, master_end = self.epochs, self.theirs, self.log_end, self.master_end
         if mine and mine[-1][0] > theirs[-1][0]:
@@ -691,8 +691,8 @@ class SwitchingSlave(SlaveProtocol):
         if self.elected:
             if mine and mine[-1][0] == theirs[-1][0]:
                 raise RemoteProtocolError(
-                    f"it has written epoch {self.elected} up to {master_end} only, of which our log holds more,"
-                    f" up to {end}: nothing is cut; one of the two stores has lost bytes, or is a copy"
+                    f"it has written epoch {self.elected} up to {master_end} only, of which our log holds"
+                    f" more, up to {end}: nothing is cut; one of the two stores has lost bytes, or is a copy"
                 )
             raise Diverged(
                 f"the leader's log differs from ours from byte {point} on, {end - point} bytes before our end"

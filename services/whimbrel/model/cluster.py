@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from whimbrel.errors import Unavailable
+from whimbrel.model.group_record import GroupRecord
 from whimbrel.model.message import MessageType, ReceivedMessage
 from whimbrel.model.retry import RetryPolicy
 from whimbrel.model.route import Endpoint
@@ -21,6 +22,7 @@ __all__ = [
     "DeadLetterOutcome",
     "DeadLetterResult",
     "DrainStatus",
+    "ElectionStatus",
     "GroupConfig",
     "GroupDescription",
     "GroupProgress",
@@ -227,6 +229,27 @@ class SlaveStatus:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ElectionStatus:
+    """What a member of a group that elects its leader says of that.
+
+    Attributes:
+        member: its id.
+        state: what it is about: following, leading and so on.
+        why: for people; may be empty.
+        may_lead: its store is a voter's, and has lost nothing that it acknowledged.
+        promised: the newest epoch that it has promised itself to.
+        record: of the group, as it knows it; None before the group is made.
+    """
+
+    member: int
+    state: str
+    why: str
+    may_lead: bool
+    promised: int
+    record: GroupRecord | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicationStatus:
     """A broker's own view of its log and of its slaves.
 
@@ -234,6 +257,7 @@ class ReplicationStatus:
         slaves: the connections on a master's replication port.
         expected_slaves: how many connected slaves a master is to have; 0 on slaves, and when it is not known.
         lane: the version of the compiled lane that it uses, else "off" and why; "" from an earlier version.
+        election: None where roles are configured.
     """
 
     broker_name: str
@@ -254,6 +278,7 @@ class ReplicationStatus:
     flush: str
     expected_slaves: int = 0
     lane: str = ""
+    election: ElectionStatus | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

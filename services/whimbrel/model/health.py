@@ -13,9 +13,11 @@ A group of which no broker is registered is not known to exist, so nobody can mi
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 
 from whimbrel.errors import WhimbrelError
-from whimbrel.model.cluster import BrokerStatus, Cluster, ReplicationStatus
+from whimbrel.model.cluster import BrokerStatus, Cluster, ElectionStatus, ReplicationStatus
+from whimbrel.model.group_record import GroupRecord
 
 __all__ = [
     "NO_BROKER",
@@ -26,6 +28,7 @@ __all__ = [
     "advice_without_master",
     "broker_checks",
     "groups_without_master",
+    "leads",
     "log_ends",
     "master_state",
     "nameserver_check",
@@ -142,12 +145,59 @@ def problem_of(view: View) -> str:
         return NO_REPLICATOR
     if view.advice:
         return view.advice
+    if view.election is not None and (problem := election_problem(view.election)):
+        return problem
     if view.role == "master":
         return lacking_slaves(view) if view.writable else "takes no messages; its log says why"
     if not view.connected:
         where = f"at {view.ha_address}" if view.ha_address else "whose address nobody has told it yet"
         return f"not connected to the master {where}: is that replicator running, and reached from here?"
     return ""
+
+
+def election_problem(election: ElectionStatus) -> str:
+    """Return what keeps a member from doing its part in elections; empty when nothing does."""
+    record = election.record
+    if record is None:
+        return election.why or "the group is not made yet"
+    if record.paused:
+        return "elections are paused: `whimbrel replication resume` allows them again"
+    if election.member not in record.members:
+        return ""  # it only follows, as it is to
+    if not election.may_lead:
+        return (
+            f"member {election.member} does not vote: its store is another one than the voter's, or may have"
+            " lost what it acknowledged; the second passes once it holds all that is committed, for the first"
+            " see `whimbrel replication voters`"
+        )
+    if record.prior:
+        return "the voters are being changed: the new ones have not adopted the epoch yet"
+    return ""
+
+
+def leads(views: Sequence[View]) -> list[str]:
+    """Return a sentence for each group that elects its leader: who leads, since when, why, and who votes."""
+    newest: dict[str, GroupRecord] = {}
+    for view in views:
+        if not isinstance(view, tuple) and view.election is not None and view.election.record is not None:
+            known = newest.get(view.broker_name)
+            if known is None or known.epoch < view.election.record.epoch:
+                newest[view.broker_name] = view.election.record
+    return [f"{name}: {leading(record)}" for name, record in sorted(newest.items())]
+
+
+def leading(record: GroupRecord) -> str:
+    """Return who leads by a record, since when and why, and who votes, in one sentence."""
+    who = f"member {record.leader} leads epoch {record.epoch}" if record.leader else "nobody leads"
+    if record.history:
+        turn = record.history[0]
+        since = datetime.fromtimestamp(turn.at_ms / 1000, UTC)
+        who += f" since {since:%Y-%m-%d %H:%M:%S} UTC ({turn.why})"
+    voters = ", ".join(str(member) for member, _ in record.voters)
+    text = f"{who}; members {voters} vote, {record.acks} of them commit"
+    if record.prior:
+        text += f"; until now {', '.join(str(member) for member, _ in record.prior)} did"
+    return text
 
 
 def other_advice(view: ReplicationStatus) -> str:
@@ -167,8 +217,10 @@ def what_may_be_lost(view: ReplicationStatus) -> str:
     power = "nothing that was answered" if view.flush == "sync" else "messages of the last moments"
     failover = {
         "sync": "nothing that was answered, when an in-sync slave takes over",
-        "majority": "nothing that was answered, when the slave takes over whose log goes on furthest",
+        "majority": "nothing that was answered",
     }.get(view.replication, "messages that the slave lacks")
+    if view.replication == "majority" and view.election is None:
+        failover += ", when the slave takes over whose log goes on furthest"
     return (
         f"{view.broker_name} may lose in a power cut {power}, in a failover {failover}; acknowledgements of"
         " consumers wait for neither: those of the last moments are undone, and their messages come again"
@@ -203,9 +255,20 @@ def groups_without_master(brokers: Sequence[BrokerStatus]) -> dict[str, list[Bro
 
 def advice_without_master(slaves: Sequence[BrokerStatus]) -> str:
     """Return what it means and what to do that a group has no master; the slaves are ordered by id."""
+    if slaves[0].member_id:
+        return advice_without_leader(slaves)
     return (
         f"there is no master: slave {slaves[0].broker_id} serves its routes read-only, and no message can be"
         " sent to this group; start the master's broker and replicator again on their store"
+    )
+
+
+def advice_without_leader(members: Sequence[BrokerStatus]) -> str:
+    """Return what it means and what to do that a group which elects its leader has none."""
+    there = ", ".join(str(member.member_id) for member in members)
+    return (
+        f"nobody leads: of its members {there} {'is' if len(members) == 1 else 'are'} there; more than half"
+        " of the voters must be, and the coordinator that keeps the group's record: start what is missing"
     )
 
 

@@ -14,11 +14,13 @@ __all__ = [
     "CLIENT_PEER_HEADER",
     "DATE_TIME_HEADER",
     "DEAD_LETTER_SERVICE",
+    "ELECTION_ADMIN_SERVICE",
     "ELECTION_SERVICE",
     "GROUP_SERVICE",
     "HA_PORT",
     "HOPS_HEADER",
     "LANGUAGE_HEADER",
+    "LEADER_TRAILER",
     "MESSAGING_SERVICE",
     "NAMESERVER_PORT",
     "NAMESPACE_HEADER",
@@ -38,6 +40,7 @@ ADMIN_SERVICE = "whimbrel.admin.v1.AdminService"
 DEAD_LETTER_SERVICE = "whimbrel.admin.v1.DeadLetterService"
 BULK_SERVICE = "whimbrel.bulk.v1.BulkService"
 REGISTRY_SERVICE = "whimbrel.registry.v1.RegistryService"
+ELECTION_ADMIN_SERVICE = "whimbrel.admin.v1.ElectionAdminService"
 ELECTION_SERVICE = "whimbrel.replica.v1.ElectionService"
 GROUP_SERVICE = "whimbrel.group.v1.GroupService"
 REPLICA_SERVICE = "whimbrel.replica.v1.ReplicaService"
@@ -68,6 +71,9 @@ SUGGESTION_TRAILER = "whimbrel-suggest-broker-id"
 # Reason of the error in the body of an OK call: several of our errors share one code of the client API
 # (NotWritable and a bug are both 50001), and whether to retry differs.
 REASON_TRAILER = "whimbrel-reason"
+
+# Where the leader of the group serves, `host:port`; set by brokers that answer NotMaster, where they know it.
+LEADER_TRAILER = "whimbrel-leader"
 
 NAMESERVER_PORT = 8081
 BROKER_PORT = 8091

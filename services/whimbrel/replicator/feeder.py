@@ -140,7 +140,7 @@ class Feeder:
 
             self.traces = tracing.FeederTraces(options, self.page)
         self.page.clear_slaves()
-        self.page.fed_epoch = 0
+        self.page.fed_epoch = self.page.quorum_lost = 0
         self.page.connected = 0
         self.page.trouble = ""
         self.page.ha_host = advertised_host(options.advertise_host, options.host)
@@ -249,6 +249,8 @@ class Feeder:
         }
         voters = self.page.voter_bits.bit_count()
         self.quorum = len(heard) + 1 > voters // 2 or now - self.led_since < QUORUM_S
+        if self.page.quorum_lost == self.quorum:
+            self.page.quorum_lost = not self.quorum
 
     def accept(self, _: int) -> None:
         """Accept connections."""
@@ -418,16 +420,15 @@ class Feeder:
         core, page = connection.member, self.page
         assert core is not None
         assert self.log is not None
-        if core.counts and not page.is_voter(core.member):
+        voter = page.is_voter(core.member)
+        if self.elected and not (voter and core.preface.seat.hex() == page.seat_of(core.member)):
+            core.counts = False  # who does not vote, or has another disk than the voter (R9a), is fed only
+            logger.info("member %d does not vote with the store that it has: it only follows", core.member)
+        if core.counts and not voter:
             raise NotServed(
                 f"member {core.member} is none of the voters of this group; name it among the master's"
                 " voters, or give it the id of one that is gone"
             )
-        if core.counts and self.elected and core.preface.seat.hex() != page.seat_of(core.member):
-            core.counts = (
-                False  # its disk is not the one that votes (R9a): it is fed, and acknowledges nothing
-            )
-            logger.info("member %d has another store than the one that votes: it only follows", core.member)
         begun = page.leader_epoch, page.leader_start
         if core.preface.promised > begun[0]:
             page.higher_epoch = max(page.higher_epoch, core.preface.promised)

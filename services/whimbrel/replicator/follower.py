@@ -152,7 +152,6 @@ class Follower:
         if promises is not None:
             promises.opened(
                 end=log.end,
-                flushed=log.flushed,
                 clean=log.was_clean,
                 last_epoch=self.last_epoch(),
                 doubtful=log.was_doubtful,
@@ -716,12 +715,12 @@ class Follower:
         committed = max(page.confirmed, page.heard_commit)
         if not log.begin <= diverged.point or diverged.point < committed:
             return RemoteProtocolError(
-                f"our log differs from the leader's from byte {diverged.point} on, and is known to be committed"
-                f" up to {committed}: nothing is cut; one of the two stores was replaced by a copy, or is"
-                " damaged; keep the one that is right, and start the other member with an empty store"
+                f"our log differs from the leader's from byte {diverged.point} on, and is known to be"
+                f" committed up to {committed}: nothing is cut; one of the two stores was replaced by a copy,"
+                " or is damaged; keep the one that is right, and start the other member with an empty store"
             )
         self.disconnect(str(diverged), logging.WARNING)
-        promises.intend_cut(diverged.point, log.end)
+        promises.intend_cut(diverged.point, log.end, theirs=diverged.theirs, why=str(diverged))
         raise Repair(f"{diverged}; they are kept in whimbrel/cut, and cut")
 
     def fail(self, error: PeerError, now: float) -> None:

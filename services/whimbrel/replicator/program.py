@@ -19,6 +19,7 @@ from whimbrel.replicator.options import ReplicatorOptions
 from whimbrel.replicator.replicator import Replicator
 from whimbrel.replicator.roles import MasterRole, SlaveRole
 from whimbrel.store.modes import apply_mode
+from whimbrel.store.seat_file import check_no_member
 from whimbrel.telemetry import setup_logging, write_ready_file
 
 __all__ = ["begin", "main", "serve"]
@@ -87,6 +88,8 @@ def begin(
     Raises:
         StoreError, OSError: as `serve`.
     """
+    if options.role != "elected":
+        check_no_member(Path(options.store), loop.machine.files)
     if options.role == "elected":
         replicator.start_elected(
             MasterRole(loop, options, clock=clock), SlaveRole(loop, options, clock=clock)

@@ -27,8 +27,10 @@ from pathlib import Path
 from typing import Final
 
 from whimbrel.errors import StoreError, WhimbrelError
+from whimbrel.ha.epochs import Epochs
 from whimbrel.machine import Machine
-from whimbrel.store.seat_file import Seat, SeatFile, after_cut, draw_uuid, may_vote
+from whimbrel.store.divergence import cut_aside, finish_cut
+from whimbrel.store.seat_file import Seat, SeatFile, after_cut, cutting, draw_uuid, may_vote
 from whimbrel.store.shared_page import SharedPage
 
 __all__ = ["Promises", "Repair"]
@@ -39,7 +41,7 @@ NOBODY: Final = 0
 
 
 class Repair(WhimbrelError):
-    """The slave's role has to stop and start again: what the seat says is to be done, it does before it goes on."""
+    """The slave's role has to stop and start again: before it goes on, it does what the seat says."""
 
     reason = "REPAIR"
     effect = "none"
@@ -74,6 +76,8 @@ class Promises:
         self.seat = seat
         self.failed = ""
         self.refused = (0, 0)
+        self.theirs: Epochs | None = None  # of a cut that is under way
+        self.why = ""
         self.file.save(seat)  # what was read may not be on disk
         page.seat, page.seat_group = seat.uuid, seat.group
 
@@ -94,7 +98,7 @@ class Promises:
         """Return whether a promise is on disk already."""
         return (epoch, candidate) == (self.seat.promised, self.seat.promised_to)
 
-    def opened(self, *, end: int, flushed: int, clean: bool, last_epoch: int, doubtful: bool = False) -> None:
+    def opened(self, *, end: int, clean: bool, last_epoch: int, doubtful: bool = False) -> None:
         """Take note of a log that has just been opened, and show what is promised.
 
         Raises:
@@ -110,7 +114,7 @@ class Promises:
                 seat.floor,
                 self.flush,
             )
-        self.save(replace(seat, votes=votes, boot=self.boot, floor=max(flushed, 0) if votes else seat.floor))
+        self.save(replace(seat, votes=votes, boot=self.boot))
         self.show(last_epoch, end)
 
     def promise(self, epoch: int, candidate: int, *, last_epoch: int, end: int, flushed: int) -> None:
@@ -118,7 +122,7 @@ class Promises:
 
         Args:
             last_epoch, end: of the log; under synchronous flush all of it is on disk.
-            flushed: what is known to be on disk.
+            flushed: the log below is known to be on disk.
 
         Raises:
             StoreError: the disk refuses; nothing is shown.
@@ -139,9 +143,12 @@ class Promises:
         return bool(epoch) and leader != NOBODY and self.may_promise(epoch, leader)
 
     def keep(self, epoch: int, candidate: int, flushed: int) -> None:
-        """Put a promise on disk."""
+        """Put a promise on disk.
+
+        The floor is no higher than what is committed: that is the end of a record, as recovery finds it.
+        """
         group = self.seat.group or self.page.group
-        floor = max(flushed, self.seat.floor) if self.seat.votes else self.seat.floor
+        floor = max(min(flushed, self.page.heard_commit), self.seat.floor)
         self.save(replace(self.seat, promised=epoch, promised_to=candidate, group=group, floor=floor))
         self.page.seat_group = group
 
@@ -155,20 +162,32 @@ class Promises:
         self.page.votes = 1
         logger.info("this member holds all that is committed: it votes again")
 
-    def intend_cut(self, point: int, end: int) -> None:
+    def intend_cut(self, point: int, end: int, *, theirs: Epochs, why: str) -> None:
         """Put on disk that the log, which ends at `end`, is about to be cut at `point`.
 
-        Raises:
-            StoreError: the disk refuses.
-        """
-        self.save(replace(self.seat, cut=(point, end)))
-
-    def cut_done(self) -> None:
-        """Put on disk that it is.
+        Args:
+            theirs: the leader's list of epochs, and
+            why: a sentence, for people who look at what was cut.
 
         Raises:
             StoreError: the disk refuses.
         """
+        self.save(cutting(self.seat, point, end))
+        self.theirs, self.why = theirs, why
+
+    def finish_cut(self, root: Path, machine: Machine) -> None:
+        """Cut the closed log where the seat says so, and keep what is cut (`store/divergence.py`).
+
+        Raises:
+            StoreError: the disk refuses, or has no room to keep it.
+        """
+        if self.seat.cut is None:
+            return
+        if self.theirs is None:  # another process had begun
+            finish_cut(root, self.seat, machine=machine)
+        else:
+            cut_aside(root, *self.seat.cut, epochs=self.theirs, reason=self.why, machine=machine)
+        self.theirs = None
         self.save(after_cut(self.seat))
 
     def save(self, seat: Seat) -> None:

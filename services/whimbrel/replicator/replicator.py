@@ -27,8 +27,8 @@ the log decides which of the two writes: one must release it before the other ca
 A switch that fails ends the process, as a start that fails does.
 
 Where the group elects its leader (`role` elected), the broker says in the page which role this is, and the
-switch is made as soon as it says another one. A log that has to be repaired before the role can go on (`Repair`)
-is a switch to the same role.
+switch is made as soon as it says another one. A log that has to be repaired before the role can go on
+(`Repair`) is a switch to the same role.
 """
 
 import logging

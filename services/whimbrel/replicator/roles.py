@@ -25,7 +25,6 @@ from whimbrel.replicator.options import ReplicatorOptions
 from whimbrel.replicator.promises import Promises
 from whimbrel.replicator.sockets import named
 from whimbrel.store.commitlog import LogWriter
-from whimbrel.store.divergence import finish_cut
 from whimbrel.store.locking import is_locked
 from whimbrel.store.options import StoreOptions
 
@@ -170,21 +169,11 @@ class SlaveRole:
         """Lock and recover the log, then follow the master."""
         assert self.log is None
         if self.promises is not None:
-            self.finish_cut(self.promises)
+            self.promises.finish_cut(self.root, self.loop.machine)
         self.log = LogWriter.open(self.root, self.store_options(), machine=self.loop.machine)
         self.loop.ring_broker()
         self.follower = Follower(self.loop, self.options, self.log, promises=self.promises, clock=self.clock)
         return self.follower
-
-    def finish_cut(self, promises: Promises) -> None:
-        """Cut the log where the seat says so: what the leader does not have is kept aside (`divergence.py`).
-
-        Raises:
-            StoreError: the disk refuses, or has no room to keep it.
-        """
-        if promises.seat.cut is not None:
-            finish_cut(self.root, promises.seat, machine=self.loop.machine)
-            promises.cut_done()
 
     def store_options(self) -> StoreOptions:
         """Return how the log is written."""

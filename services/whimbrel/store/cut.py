@@ -142,11 +142,11 @@ def cut_of(files: Files, path: Path) -> Cut | None:
     if (found := OF_RECOVERY.fullmatch(path.name)) is not None and not is_directory:
         begin, size = int(found[1]), files.size(path)
         try:
-            time = datetime.strptime(found[2] + "000+0000", "%Y%m%dT%H%M%S.%f%z")
+            made = datetime.strptime(found[2] + "000+0000", "%Y%m%dT%H%M%S.%f%z")
         except ValueError:
             return None
         why_text = "recovery found that the log ends before it"
-        return Cut(path, None, begin, begin + size, None, why_text, round(time.timestamp() * 1000), size)
+        return Cut(path, None, begin, begin + size, None, why_text, round(made.timestamp() * 1000), size)
     return None
 
 

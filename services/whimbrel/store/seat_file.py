@@ -44,16 +44,25 @@ from pathlib import Path
 from typing import Final
 
 from whimbrel.errors import StoreError
+from whimbrel.ha.epochs import EPOCH_MAX, OFFSET_MAX
 from whimbrel.machine import FILES, Files
 
-__all__ = ["MEMBER_MAX", "SEAT_FILE", "Seat", "SeatFile", "after_cut", "cutting", "draw_uuid", "may_vote"]
+__all__ = [
+    "MEMBER_MAX",
+    "SEAT_FILE",
+    "Seat",
+    "SeatFile",
+    "after_cut",
+    "check_no_member",
+    "cutting",
+    "draw_uuid",
+    "may_vote",
+]
 
 logger = logging.getLogger(__name__)
 
 SEAT_FILE: Final = Path("whimbrel") / "seat"  # in a store directory
 MEMBER_MAX: Final = 63  # six bits of a lease's serial
-EPOCH_MAX: Final = (1 << 31) - 1
-OFFSET_MAX: Final = (1 << 63) - 1
 
 SLOT: Final = struct.Struct("<8sIIq16s16s16siii4xqqq")
 SEAL: Final = struct.Struct("<I")
@@ -111,8 +120,24 @@ class Seat:
             raise ValueError(f"a log can't have a floor of {self.floor}, or be cut from {begin} to {end}")
 
 
-def draw_uuid(random: Callable[[int], bytes] = os.urandom) -> str:
-    """Return the uuid of a new seat; `random` returns so many bytes that nobody else draws."""
+def check_no_member(root: Path, files: Files = FILES) -> None:
+    """Refuse a store that belongs to a group which elects its leader to a process whose role is configured.
+
+    Such a process asks nobody who leads: it would write what another leader has written otherwise.
+
+    Raises:
+        StoreError: it belongs to one, or its seat is damaged.
+    """
+    seat = SeatFile(root, files).load()
+    if seat is not None and seat.group:
+        raise StoreError(
+            f"the store {root} belongs to member {seat.member} of a group that elects its leader: start"
+            f" broker and replicator with --role elected --id {seat.member}, the broker with --coordinator"
+        )
+
+
+def draw_uuid(random: Callable[[int], bytes]) -> str:
+    """Return the uuid of a new seat; `random` returns so many bytes that nobody else draws (`os.urandom`)."""
     return random(16).hex()
 
 

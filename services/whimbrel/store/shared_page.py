@@ -30,7 +30,7 @@ the old value or the new one. **The cells are the truth**; the doorbell (`whimbr
     4224  16 members: time of connecting * 256 + member id + 1                          the replicator
     4352  commit, 7 free cells                                                          the broker
     4416  commit heard, epoch heard, time of the last frame, higher epoch,               the replicator
-          last epoch of the log, 3 free cells
+          last epoch of the log, quorum lost, 2 free cells
     4480  role of the replicator, promise asked for, elected master,                     the broker
           newest connection seen, 4 free cells
     4544  promise in force, last epoch and end then, may vote, 4 free cells              the replicator
@@ -63,11 +63,12 @@ broker sets them after it has recovered that log, and the replicator lets member
 repeats the time of connecting, which no two connections share, so it is a sequence lock: who reads it, the
 acknowledgement, and finds it unchanged, has an acknowledgement of that member.
 
-**Elections.** Where the group elects its leader, the broker says which role the replicator beside has, and asks
-it for promises. A promise, and an elected master, is an epoch * 256 + a member id, in one cell. The replicator
-puts a promise on disk (`seat_file.py`), and shows it: 0, then what the log was like, then the promise. So a
-reader that finds the same before and after has all of one promise. **Newest connection seen**: the commit offset follows from cells that were read after that
-connection was there; a member is told commit offsets of that sort only (rule R11b).
+**Elections.** Where the group elects its leader, the broker says which role the replicator beside has, and
+asks it for promises. A promise, and an elected master, is an epoch * 256 + a member id, in one cell. The
+replicator puts a promise on disk (`seat_file.py`), and shows it: 0, then what the log was like, then the
+promise. So a reader that finds the same before and after has all of one promise. **Newest connection seen**:
+the commit offset follows from cells that were read after that connection was there; a member is told commit
+offsets of that sort only (rule R11b).
 
 **Replaced** counts the log files that were written again under their old names (`failed_sync.py`): a reader
 that has such a file open must open it anew before it reads what was appended since. **Doubtful** is 0, or one
@@ -280,6 +281,7 @@ class SharedPage:
     )  # slave: time.monotonic_ns() of the last frame of a leader, 0 before the first
     higher_epoch = Cell(HEARD + 24)  # master: a member was refused that follows this epoch; 0: none was
     last_epoch = Cell(HEARD + 32)  # slave: the last epoch that our log is in, 0: none
+    quorum_lost = Cell(HEARD + 40)  # master: 1 while too few members have reported lately
 
     replica_role = Cell(ELECTION)  # where the group elects: 1 master, 2 slave; 0: as the replicator is told
     promise = EpochOf(ELECTION + 8)  # epoch and candidate that the broker asks for

@@ -371,7 +371,8 @@ def test_the_log_goes_on_in_the_next_file(slave: test_follower.Stage) -> None:
         at += size
     slave.reported(len(data))
     assert slave.log.read(FILE - 1000, 1000) + slave.log.read(FILE, 1000) == data[FILE - 1000 : FILE + 1000]
-    slave.send(frame(len(data), b"b" * (FILE + 1)))  # longer than a file
+    with contextlib.suppress(ConnectionResetError):  # it may leave before all of it is sent
+        slave.send(frame(len(data), b"b" * (FILE + 1)))  # longer than a file
     slave.turns(lambda: slave.follower.core is None)
     assert slave.log.end == len(data)
     native = lane_or_skip().native

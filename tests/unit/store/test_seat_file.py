@@ -2,6 +2,7 @@
 
 import errno
 import logging
+import os
 import random
 import zlib
 from collections.abc import Callable
@@ -329,8 +330,8 @@ def test_a_seat_that_can_not_be_is_none(wrong: dict[str, object]) -> None:
 
 def test_the_uuid_is_drawn_by_whoever_gives_randomness() -> None:
     assert draw_uuid(random.Random(1).randbytes) == draw_uuid(random.Random(1).randbytes)
-    assert draw_uuid() != draw_uuid()
-    assert Seat(uuid=draw_uuid(), member=1).votes
+    assert draw_uuid(os.urandom) != draw_uuid(os.urandom)
+    assert Seat(uuid=draw_uuid(os.urandom), member=1).votes
 
 
 VOTER = replace(NEW, boot=BOOT, floor=100)

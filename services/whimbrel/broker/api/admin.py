@@ -4,7 +4,7 @@ A slave refuses changes, since its tables are copies of its master's. Errors tra
 """
 
 from collections.abc import Callable, Sequence, Set
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from whimbrel.broker.api.message_codec import timestamp
@@ -59,6 +59,18 @@ class SlaveView:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ElectionView:
+    """What a member of a group that elects its leader knows of that; the fields of `ElectionState`."""
+
+    member: int
+    state: str
+    why: str
+    may_lead: bool
+    promised: int
+    record: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicationView:
     """Offsets of the log and the state of replication, as this broker knows them."""
 
@@ -80,6 +92,7 @@ class ReplicationView:
     flush: str
     expected_slaves: int = 0
     lane: str = ""
+    election: ElectionView | None = None
 
 
 class AdminService:
@@ -446,6 +459,8 @@ class AdminService:
                 broker_id=slave.broker_id,
                 uncounted=slave.uncounted,
             )
+        if view.election is not None:
+            response.election.CopyFrom(admin.ElectionState(**asdict(view.election)))
         return response
 
 

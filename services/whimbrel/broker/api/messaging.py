@@ -1,7 +1,7 @@
 """`apache.rocketmq.v2.MessagingService` of a broker: which handler serves which call.
 
 Every call names its client, and the first one registers it. Errors become the `Status` of the call's own
-response, and the gRPC status stays OK.
+response, and the gRPC status stays OK. NotMaster comes with a trailer that says where the leader serves.
 """
 
 from collections.abc import Callable, Mapping
@@ -12,8 +12,8 @@ from whimbrel.broker.api.route import RouteService
 from whimbrel.broker.api.send import SendService
 from whimbrel.broker.api.session import SessionService
 from whimbrel.broker.tables.clients import Clients
-from whimbrel.errors import LeftOut
-from whimbrel.model.wire import MESSAGING_SERVICE
+from whimbrel.errors import LeftOut, NotMaster
+from whimbrel.model.wire import LEADER_TRAILER, MESSAGING_SERVICE
 from whimbrel.pb.apache.rocketmq.v2 import service_pb2 as messaging
 from whimbrel.rpc.server.handlers import BidiMethod, Call, ServerStreamMethod, Service, UnaryMethod
 from whimbrel.rpc.server.lane_calls import CallLane
@@ -23,6 +23,7 @@ __all__ = ["Handle", "messaging_service"]
 
 
 Handle = Callable[[Call, Any], Any]
+Fail = Callable[[Call, Exception], Any]
 
 
 def messaging_service(
@@ -34,6 +35,7 @@ def messaging_service(
     clients: Clients,
     special: Mapping[str, Handle],
     clock: Callable[[], float],
+    leader: Callable[[], str] = str,
     call_lane: CallLane | None = None,
 ) -> Service:
     """Return the service for the transport.
@@ -43,6 +45,7 @@ def messaging_service(
         clients: the known clients.
         special: the calls about messages that are not plain ones, by name.
         clock: seconds of the monotonic clock.
+        leader: where the group's leader serves, `host:port`; "" where nobody knows, or this broker leads.
         call_lane: takes plain sends and acknowledgements.
     """
 
@@ -52,6 +55,14 @@ def messaging_service(
             return handle(call, request)
 
         return handle_known
+
+    def naming_leader(fail: Fail) -> Fail:
+        def failed(call: Call, error: Exception) -> Any:
+            if isinstance(error, NotMaster) and (address := leader()):
+                call.trailers.append((LEADER_TRAILER, address))
+            return fail(call, error)
+
+        return failed
 
     def query_route(call: Call, request: Any) -> Any:
         sessions.credentials.note(call, clock())
@@ -63,7 +74,7 @@ def messaging_service(
             name,
             getattr(messaging, f"{name}Request"),
             with_client(handle),
-            failing_with(response),
+            naming_leader(failing_with(response)),
             lane=lane,
         )
 
@@ -80,7 +91,7 @@ def messaging_service(
                 "ReceiveMessage",
                 messaging.ReceiveMessageRequest,
                 with_client(receives.receive),
-                receives.receive_failed,
+                naming_leader(receives.receive_failed),
             ),
             unary("AckMessage", receives.acknowledge),
             unary("ChangeInvisibleDuration", receives.change_invisible),
@@ -88,7 +99,7 @@ def messaging_service(
                 "PullMessage",
                 messaging.PullMessageRequest,
                 with_client(receives.pull),
-                lambda call, error: [messaging.PullMessageResponse(status=status_of(error))],
+                naming_leader(lambda call, error: [messaging.PullMessageResponse(status=status_of(error))]),
             ),
             unary("UpdateOffset", receives.update_offset),
             unary("GetOffset", receives.get_offset),

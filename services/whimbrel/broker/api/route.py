@@ -1,8 +1,9 @@
 """QueryRoute and QueryAssignment at a broker.
 
 QueryRoute is for clients that were configured with a broker's address instead of a nameserver's. A broker
-knows only itself, and returns the address that the caller used, since that one works for the caller. A slave
-lists itself without the write permission, under broker id 0, because SDKs use no other id.
+knows only itself, and returns the address that the caller used, since that one works for the caller. It
+lists itself under broker id 0, because SDKs use no other id; a slave without the write permission, unless it
+hands messages on to the master (`leader_calls.py`).
 
 The push consumers of most SDKs send QueryAssignment to brokers, whatever address they were configured with.
 It is forwarded to a nameserver (`assignments.py`). While no nameserver answers, it is answered here for
@@ -36,20 +37,27 @@ class RouteService:
         assignments: Assignments,
         *,
         name: str,
-        master: bool,
+        takes_messages: bool,
         ports: Callable[[], frozenset[int]],
     ) -> None:
-        """Take the tables, and the ports under which this broker is known."""
+        """Take the tables, and the ports under which this broker is known.
+
+        Args:
+            topics, groups, assignments: of this broker.
+            name: that a master and its slaves share.
+            takes_messages: whether it does so, for itself or for the master.
+            ports: see above.
+        """
         self.topics, self.groups = topics, groups
         self.assignments = assignments
         self.ports = ports
         self.name = name
-        self.master = master
+        self.takes_messages = takes_messages
 
     def topic(self, name: str) -> TopicConfig:
         check_topic(name)
         topic = self.topics.get(name)
-        if topic is None and self.master:
+        if topic is None and self.takes_messages:
             topic = self.topics.would_create(name, MessageType.MIXED)  # it takes its first message's kind
         if topic is None:
             raise TopicNotFound(f"no topic {name}")
@@ -78,7 +86,7 @@ class RouteService:
         resource = v2.Resource(name=topic.name, resource_namespace=namespace_of(call, request.topic))
         response = messaging.QueryRouteResponse(status=OK)
         readable = topic.read_queues if topic.permission & Permission.READ else 0
-        writable = topic.write_queues if topic.permission & Permission.WRITE and self.master else 0
+        writable = topic.write_queues if topic.permission & Permission.WRITE and self.takes_messages else 0
         for queue_id in range(max(topic.read_queues, topic.write_queues)):
             permission = permission_of(read=queue_id < readable, write=queue_id < writable)
             response.message_queues.append(
@@ -107,7 +115,7 @@ class RouteService:
             raise Forbidden(f"topic {topic.name} has no readable queue here")
         group = self.groups.get(request.group.name)
         queue_ids = range(topic.read_queues) if group is not None and group.fifo else (-1,)
-        permission = permission_of(read=True, write=topic.writable and self.master)
+        permission = permission_of(read=True, write=topic.writable and self.takes_messages)
         resource = v2.Resource(name=topic.name, resource_namespace=namespace_of(call, request.topic))
         response = messaging.QueryAssignmentResponse(status=OK)
         for queue_id in queue_ids:

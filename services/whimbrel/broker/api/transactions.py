@@ -26,7 +26,7 @@ from whimbrel.pb.apache.rocketmq.v2 import service_pb2 as messaging
 from whimbrel.pb.whimbrel.registry.v1 import registry_service_pb2 as registry_pb
 from whimbrel.rpc.server.forwarder import TO_NAMESERVER, Forwarder, Target
 from whimbrel.rpc.server.handlers import Call
-from whimbrel.rpc.server.responses import OK, status_of
+from whimbrel.rpc.server.responses import OK
 from whimbrel.store.codec import RecordDraft, StoredMessage
 
 __all__ = ["TransactionService"]
@@ -92,13 +92,15 @@ class TransactionService:
         deferred: Deferred[Any] = Deferred()
 
         def answer(error: WhimbrelError | None) -> None:
-            status = OK if error is None else status_of(error)
-            deferred.complete(messaging.EndTransactionResponse(status=status))
+            if error is None:
+                deferred.complete(messaging.EndTransactionResponse(status=OK))
+            else:
+                deferred.fail(error)
 
         self.transactions.end(
             topic, transaction_id, request.message_id, RESOLUTIONS.get(request.resolution), answer
         )
-        return deferred.result if deferred.done else deferred
+        return deferred
 
     # Questions
 

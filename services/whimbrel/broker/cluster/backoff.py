@@ -74,7 +74,7 @@ class Attempt:
         self.task: asyncio.Future[None] | None = None
 
     async def run(self, address: str, work: Awaitable[None]) -> None:
-        """Make a call to the peer at `address`; return when it is over, or was ended. Errors are the call's."""
+        """Call the peer at `address`; return when that is over, or was ended; errors are the call's."""
         self.address, self.task = address, asyncio.ensure_future(work)
         try:
             await asyncio.wait([self.task])
@@ -83,6 +83,8 @@ class Attempt:
             if not task.done():  # we are cancelled
                 task.cancel()
                 await asyncio.wait([task])
+            if not task.cancelled():
+                task.exception()  # or nobody would, where we are cancelled as it fails
         if not task.cancelled():
             task.result()
 

@@ -70,7 +70,7 @@ class MetadataSync:
         self.trouble = ""  # the last one: each is logged once
 
     def hurry(self) -> None:
-        """Try again at once: a master that has just begun to lead refused the last attempt, or is elsewhere now.
+        """Try again at once: a master that has just begun to lead refused the last attempt, or has moved.
 
         A topic that is not copied is one whose messages this slave holds and can't serve.
         """

@@ -67,15 +67,31 @@ class Registration:
         on_displaced: Callable[[str, str], None] = lambda nameserver, address: None,
         on_shared: Callable[[str, SharedTopics], None] = lambda nameserver, shared: None,
     ) -> None:
-        self.sessions = [
-            NameserverSession(nameserver, facts, on_members, on_lost, on_displaced, on_shared)
-            for nameserver in nameservers
-        ]
+        self.facts, self.on_members, self.on_lost = facts, on_members, on_lost
+        self.on_displaced, self.on_shared = on_displaced, on_shared
+        self.sessions = [NameserverSession(nameserver, self) for nameserver in nameservers]
         self.tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
         """Begin to register; returns at once."""
         self.tasks = [asyncio.create_task(keep_trying(session.hold)) for session in self.sessions]
+
+    def hand_over(
+        self,
+        *,
+        facts: Callable[[], BrokerFacts],
+        on_members: Callable[[str, tuple[Member, ...], bool], None],
+        on_lost: Callable[[str], None],
+        on_displaced: Callable[[str, str], None] = lambda nameserver, address: None,
+        on_shared: Callable[[str, SharedTopics], None] = lambda nameserver, shared: None,
+    ) -> None:
+        """Be another role's from now on, which hears what nameservers have said last; sessions go on."""
+        self.facts, self.on_members, self.on_lost = facts, on_members, on_lost
+        self.on_displaced, self.on_shared = on_displaced, on_shared
+        for session in self.sessions:
+            if session.accepted and session.members is not None:
+                on_members(session.nameserver, *session.members)
+        self.changed()
 
     def changed(self) -> None:
         """Tell the nameservers at once: something in the facts is new."""
@@ -116,18 +132,12 @@ class NameserverSession:
     def __init__(
         self,
         nameserver: str,
-        facts: Callable[[], BrokerFacts],
-        on_members: Callable[[str, tuple[Member, ...], bool], None],
-        on_lost: Callable[[str], None],
-        on_displaced: Callable[[str, str], None],
-        on_shared: Callable[[str, SharedTopics], None],
+        owner: Registration,
     ) -> None:
-        self.on_displaced, self.on_shared = on_displaced, on_shared
+        self.owner = owner
         self.nameserver = nameserver
         self.host = Endpoint.parse(nameserver).host
-        self.facts = facts
-        self.on_members = on_members
-        self.on_lost = on_lost
+        self.members: tuple[tuple[Member, ...], bool] | None = None  # as answered last, and whether settled
         self.accepted = False
         self.held_place = False  # as of the last answer, of this session or the one before
         self.leaving = False
@@ -152,7 +162,7 @@ class NameserverSession:
             raise asyncio.CancelledError  # the task has nothing more to do; `stop` cancels what is left
         accepted, self.accepted = self.accepted, False
         if accepted:
-            self.on_lost(self.nameserver)
+            self.owner.on_lost(self.nameserver)
         if not self.warned:
             self.warned = True
             logger.warning("nameserver %s: not registered (%s); trying on", self.nameserver, reason)
@@ -196,17 +206,18 @@ class NameserverSession:
             self.topics_wanted = True
             self.news.set()
         self.held_place = not answer.displaced_by
-        self.on_displaced(self.nameserver, answer.displaced_by)
+        self.members = answer.members, answer.settled
+        self.owner.on_displaced(self.nameserver, answer.displaced_by)
         if answer.shared is not None:
-            self.on_shared(self.nameserver, answer.shared)
-        self.on_members(self.nameserver, answer.members, answer.settled)
+            self.owner.on_shared(self.nameserver, answer.shared)
+        self.owner.on_members(self.nameserver, answer.members, answer.settled)
 
     async def requests(self) -> AsyncIterator[Any]:
         """Make the session's requests: the registration, then renewals with what changed, until we leave."""
         sent: BrokerFacts | None = None
         while not self.leaving:
             self.news.clear()
-            facts, wanted, self.topics_wanted = self.facts(), self.topics_wanted, False
+            facts, wanted, self.topics_wanted = self.owner.facts(), self.topics_wanted, False
             yield session_request(
                 facts,
                 self.host,

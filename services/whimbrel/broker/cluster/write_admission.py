@@ -156,8 +156,8 @@ class WriteAdmission:
 class ElectedAdmission(WriteAdmission):
     """Whether a master may write that was elected: whoever sealed its election has said so.
 
-    A log that goes on beyond ours holds what was never committed, and is cut. Who has our place at a nameserver
-    was elected after us.
+    A log that goes on beyond ours holds what was never committed, and is cut. Who has our place at a
+    nameserver was elected after us.
     """
 
     def __init__(self, *, name: str, expected_slaves: int, nameservers: int, first_end: int) -> None:

@@ -6,18 +6,21 @@
     other members ─────────┘                ├── promise ──► page ──► replicator ──► disk ──► page
                                             └── open, close: the broker changes its role, and the replicator
 
-All of it runs on the broker's loop. One task watches the coordinator's record, a timer looks every `LOOK_S`,
-and so does everything that may end a stream: the replicator's bell, a nameserver's news. Promises are made one
-at a time, since the page has one place to ask for one. Changes of the role are made one at a time, too: the
-machine asks for the next one only when it was told how the last one ended.
+All of it runs on the broker's loop. One task watches the coordinator's record, a timer looks every
+`LOOK_S`, and so does everything that may end a stream: the replicator's bell, a nameserver's news. Promises
+are made one at a time, since the page has one place to ask for one. Changes of the role are made one at a
+time, too: the machine asks for the next one only when it was told how the last one ended.
 """
 
 import asyncio
+import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from whimbrel.broker.api.admin import ElectionView
 from whimbrel.broker.background import start_task, start_timer
 from whimbrel.broker.elections.coordinator import Coordinator, NameserverCoordinator
 from whimbrel.broker.elections.machine import (
@@ -34,10 +37,10 @@ from whimbrel.broker.elections.machine import (
 )
 from whimbrel.broker.elections.peers import CALL_S, Peers
 from whimbrel.broker.options import BrokerOptions
-from whimbrel.errors import WhimbrelError
+from whimbrel.errors import BadRequest, NotMaster, NotReady, WhimbrelError
 from whimbrel.machine import Machine
 from whimbrel.model.elections import SealAnswer, Suspicion
-from whimbrel.model.group_record import NOBODY, GroupRecord
+from whimbrel.model.group_record import NOBODY, VOTERS_MAX, GroupRecord
 from whimbrel.model.registration import BrokerRole, Member
 from whimbrel.rpc.api.election_calls import seal, suspect
 from whimbrel.store.shared_page import SharedPage
@@ -50,6 +53,9 @@ logger = logging.getLogger(__name__)
 LOOK_S = 0.1  # between two looks at the clock
 AGAIN_S = 0.5  # before a call that has failed to the coordinator, or a change of role, is tried again
 PROMISE_POLL_S = 0.02  # what a lost ring costs while a promise is waited for
+HANDED_BYTES_MAX = 16 << 20  # a member that lacks more is not handed over to
+HAND_OVER_S = 2.0  # for it to come to hold the rest
+SWAPS_MAX = 5  # of an operator's change, while others change the record
 STANDING = (State.ASKING, State.SWAPPING, State.SEALING, State.OPENING)
 REPLICA_ROLES: dict[BrokerRole, int] = {"master": 1, "slave": 2}
 
@@ -69,19 +75,21 @@ class Elector:
         bell: Doorbell,
         machine: Machine,
         switch: Callable[[BrokerRole], Awaitable[None]],
+        drain: Callable[[], Awaitable[None]],
         coordinator: Coordinator | None = None,
     ) -> None:
         """Open the page of marks, and have the replicator beside be a slave's.
 
         Args:
             switch: gives this broker another role; raises WhimbrelError or OSError.
+            drain: has the broker take no sends any more, and waits for those that wait.
             coordinator: another one than the setting names.
 
         Raises:
             StoreError: the page can't be had.
         """
         self.options, self.bell, self.host = options, bell, machine
-        self.switch = switch
+        self.switch, self.drain = switch, drain
         self.page = SharedPage.open(Path(options.store), machine)
         self.peers = Peers()
         self.coordinator = coordinator or NameserverCoordinator(
@@ -109,10 +117,20 @@ class Elector:
         self.ends = [start_task(self.watch()), start_timer(LOOK_S, self.look)]
 
     async def stop(self) -> None:
-        """Take part no longer; the role is left as it is."""
+        """Take part no longer; the role is left as it is.
+
+        A leader lets another member lead first, which saves the others the wait.
+        """
+        if self.stopped:
+            return
+        record, leads = self.machine.record, self.machine.state is State.LEADING
         self.stopped = True
         for end in self.ends:
             await end()
+        if leads and record is not None:
+            await self.drain()
+            with contextlib.suppress(WhimbrelError):
+                await self.coordinator.swap(record.resigned(self.furthest()), self.machine.revision)
         for task in tuple(self.tasks):
             task.cancel()
         await asyncio.gather(*self.tasks, return_exceptions=True)
@@ -140,7 +158,14 @@ class Elector:
             votes=bool(page.votes),
             seat=page.seat if alive else "",
             group=page.seat_group,
+            adopted=self.adopted() if leading else 0,
         )
+
+    def adopted(self) -> int:
+        """Return how many voters besides this member have acknowledged its epoch."""
+        record = self.machine.record
+        others = set(dict(record.voters)) - {self.options.id} if record is not None else set()
+        return len(others.intersection(member for member, _ in self.page.member_acks()))
 
     def leaderless(self) -> bool:
         """Return whether nameservers are heard, and none of them knows of a leader."""
@@ -177,6 +202,13 @@ class Elector:
         if self.term is not None:
             return self.term.epoch
         return self.page.heard_epoch
+
+    def furthest(self) -> int:
+        """Return the member whose log goes on furthest of those that acknowledge; NOBODY without one."""
+        record = self.machine.record
+        others = set(dict(record.voters)) if record is not None else set()
+        acks = [(end, member) for member, end in self.page.member_acks() if member in others]
+        return max(acks, default=(0, NOBODY))[1]
 
     # Events
 
@@ -410,7 +442,7 @@ class Elector:
         machine.note_epoch(epoch)
         return Suspicion(
             silent=bool(machine.silent(facts)),
-            epoch=max(machine.epoch, facts.promised),
+            epoch=max(machine.named_epoch, facts.promised),
             last_epoch=facts.last_epoch,
             log_end=facts.end,
             votes=facts.votes and bool(facts.seat),
@@ -428,7 +460,7 @@ class Elector:
         self.spawn(work())
 
     async def sealing(self, group: str, epoch: int, candidate: int) -> SealAnswer:
-        """Promise if the coordinator's record names that candidate; what it does not know is promised, too."""
+        """Promise if the coordinator's record names that candidate, or the coordinator is out of reach."""
         machine = self.machine
         if self.page.seat_group not in ("", group):
             return self.no_seal(f"it belongs to group {self.page.seat_group}")
@@ -450,7 +482,117 @@ class Elector:
             return await self.promise(epoch, candidate)
         return self.sealed_answer((epoch, candidate))
 
-    def leader(self) -> int:
-        """Return the member id of the leader that is known, NOBODY for none."""
-        record = self.machine.record
-        return NOBODY if record is None else record.leader
+    # What operators ask
+
+    def state(self) -> ElectionView:
+        """Return what is shown of this member."""
+        facts, machine = self.facts(), self.machine
+        record = machine.record
+        return ElectionView(
+            member=self.options.id,
+            state=machine.state.value,
+            why=machine.trigger if machine.state in STANDING else machine.why,
+            may_lead=facts.votes and record is not None and record.electable(self.options.id, facts.seat),
+            promised=facts.promised,
+            record=b"" if record is None else record.encode(),
+        )
+
+    async def switchover(self, member: int) -> int:
+        """Have another member lead, once it holds all that this one does; return its id.
+
+        Args:
+            member: NOBODY takes the one whose log goes on furthest.
+
+        Raises:
+            NotMaster: this member does not lead.
+            BadRequest: that one can't.
+            NotReady: it does not follow closely enough, or the coordinator does not answer.
+        """
+        machine, page = self.machine, self.page
+        record = machine.record
+        if machine.state is not State.LEADING or record is None:
+            raise NotMaster(
+                "this member does not lead: ask the leader, which `whimbrel replication status` shows"
+            )
+        chosen = member or self.furthest()
+        if chosen == self.options.id or chosen not in dict(record.voters):
+            raise BadRequest(f"member {chosen} can't take over: voters besides the leader can")
+        if page.written - dict(page.member_acks()).get(chosen, 0) > HANDED_BYTES_MAX:
+            raise NotReady(
+                f"member {chosen} lacks more than {HANDED_BYTES_MAX} bytes, or is not connected: try later"
+            )
+        await self.drain()
+        deadline = self.host.monotonic() + HAND_OVER_S
+        while dict(page.member_acks()).get(chosen, 0) < page.written:
+            if self.host.monotonic() > deadline:
+                await self.close(f"member {chosen} did not come to hold all of the log")
+                raise NotReady(f"member {chosen} did not come to hold all of the log in {HAND_OVER_S:g} s")
+            await asyncio.sleep(PROMISE_POLL_S)
+        record, revision = machine.record, machine.revision
+        assert record is not None
+        done, found, revision = await self.coordinator.swap(record.resigned(chosen), revision)
+        self.feed(machine.swapped(done, found, revision, self.facts()))
+        return chosen
+
+    async def pause(self, *, paused: bool) -> None:
+        """Have nobody stand for election, or allow it again.
+
+        Raises:
+            NotReady: there is no group yet, or its record changes all the time.
+            WhimbrelError: the coordinator does not answer.
+        """
+        for _ in range(SWAPS_MAX):
+            record, revision = await self.coordinator.read()
+            if record is None:
+                raise NotReady("the group is not made yet")
+            if record.paused == paused:
+                return
+            done, _, _ = await self.coordinator.swap(replace(record, paused=paused), revision)
+            if done:
+                return
+        raise NotReady("the record of the group changes all the time: try again")
+
+    async def set_voters(self, members: Collection[int]) -> int:
+        """Have these members vote, with the stores that they have now; return the epoch that decides it.
+
+        Raises:
+            NotMaster: this member does not lead.
+            BadRequest: they can't be a group's voters.
+            NotReady: one of them does not answer, or another change is under way.
+        """
+        if not 0 < len(members) <= VOTERS_MAX:
+            raise BadRequest(f"a group has 1 to {VOTERS_MAX} voters, not {len(members)}")
+        if self.machine.state is not State.LEADING:
+            raise NotMaster(
+                "this member does not lead: ask the leader, which `whimbrel replication status` shows"
+            )
+        seats = {self.options.id: self.page.seat} if self.options.id in members else {}
+        for member in members:
+            if member != self.options.id:
+                seats[member] = await self.seat_of(member)
+        why, actions = self.machine.change_voters(tuple(sorted(seats.items())), self.facts())
+        if why:
+            raise NotReady(why)
+        change = self.machine.change
+        self.feed(actions)
+        return 0 if change is None or not actions else change.epoch
+
+    async def seat_of(self, member: int) -> str:
+        """Return the uuid of a member's store.
+
+        Raises:
+            NotReady: it does not answer, or its store belongs elsewhere.
+        """
+        record, address = self.machine.record, self.addresses.get(member, "")
+        if not address or record is None:
+            raise NotReady(f"member {member} is not there: start its broker and its replicator")
+        outbound = suspect(
+            self.options.name, group=record.group, epoch=self.machine.known_epoch, member=self.options.id
+        )
+        try:
+            answer = await self.peers.call(address, outbound)
+        except WhimbrelError as error:
+            raise NotReady(f"member {member} does not answer: {error}") from error
+        if answer.member != member or not answer.seat or answer.group not in ("", record.group):
+            raise NotReady(f"member {member} has no store that could be a voter's of this group")
+        return answer.seat

@@ -1,6 +1,6 @@
 """What one member of a group does about its leader. Pure: events in, actions out.
 
-    GATHERING --all voters answer, I am the best of them: record swapped in--> SEALING      a group is made once
+    GATHERING --all voters answer, I am the best of them: record swapped in--> SEALING    once for a group
     FOLLOWING --no leader is heard, I may lead--> ASKING
     ASKING    --enough others hear none either, none of them is better--> SWAPPING
               --one that leads or opens answers, or a newer record comes--> FOLLOWING
@@ -10,7 +10,8 @@
               --a higher epoch was promised, or `SEALING_S` over--> FOLLOWING
     OPENING   --the log is ours, the epoch is begun in it--> LEADING  --it can't be--> CLOSING
     LEADING   --a higher epoch is heard of, or the record names another one--> CLOSING
-    CLOSING   --the log is given back--> FOLLOWING
+              --the record has other voters, in a new epoch of ours--> CLOSING
+    CLOSING   --the log is given back--> FOLLOWING, or SEALING where the voters change
 
 **Safety rests on epochs and on quorums that meet, never on a clock.** An epoch has one candidate, since a
 compare-and-set of the record makes it; it leads only with `GroupRecord.seals` promises of voters to take
@@ -26,12 +27,16 @@ member that it has just promised itself to `OPENING_S` to open its log. Then it 
 enough of them must be silent as well, so that a member which alone is cut off disturbs nobody. One with a
 better log is left to stand itself, for `BETTER_S`.
 
+**Voters change** by a new epoch of the leader's, whose record keeps the prior ones (R10). It gathers seals of
+both, and has the prior ones forgotten once enough of the new ones have adopted its epoch (`Facts.adopted`): a
+commit offset that it brought along says nothing of them. Until then nothing else changes.
+
 A member whose record or promise is not to be had, whose store is no voter's, or which may have lost what it
 acknowledged (R9), never stands. What it answers to `Seal` then does not count, but it promises all the same.
 """
 
 from collections.abc import Collection
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Final
 
@@ -92,6 +97,7 @@ class Facts:
         votes: it may vote: it has not lost what it acknowledged.
         seat: uuid of its store; "" while its replicator has not told.
         group: uuid of the group that its store belongs to; "" before there is one.
+        adopted: how many voters besides itself have acknowledged its epoch; of a leader.
     """
 
     now: float
@@ -106,6 +112,7 @@ class Facts:
     votes: bool
     seat: str
     group: str = ""
+    adopted: int = 0
 
     @property
     def position(self) -> tuple[int, int]:
@@ -198,11 +205,17 @@ class Election:
     seals: dict[int, SealAnswer] = field(default_factory=dict)
     candidacy: GroupRecord | None = None  # what it swaps in, then what it gathers seals for
     replica_at: float = float("-inf")  # when the leader's replicator was there last
+    change: GroupRecord | None = None  # with other voters, which the coordinator is to take
 
     @property
     def epoch(self) -> int:
         """The epoch that it leads, or wants to."""
         return self.candidacy.epoch if self.candidacy is not None else 0
+
+    @property
+    def named_epoch(self) -> int:
+        """The epoch that it leads or is about to, with other voters for instance."""
+        return self.epoch if self.change is None else self.change.epoch
 
     @property
     def leads(self) -> bool:
@@ -231,7 +244,7 @@ class Election:
         if self.state is State.SEALING:
             return self.ask_seals(facts)
         if self.state is State.LEADING:
-            return self.look_at_replica(facts)
+            return self.look_at_replica(facts) or self.forget_prior(facts)
         return []
 
     def learned(self, record: GroupRecord | None, revision: int, facts: Facts) -> list[Action]:
@@ -270,23 +283,20 @@ class Election:
 
     def swapped(self, done: bool, record: GroupRecord | None, revision: int, facts: Facts) -> list[Action]:
         """The coordinator has answered a swap; a swap whose outcome is not known was not done."""
-        if self.state is not State.SWAPPING:  # a resignation
-            if record is None or revision <= self.revision:
-                return []
-            self.take(record, revision, facts.now)
-            return self.deposed(record)
         candidacy = self.candidacy
-        if record is not None:
+        if record is not None and revision > self.revision:
             self.take(record, revision, facts.now)
-        if not done or candidacy is None:
+        if self.state is not State.SWAPPING:  # of a leader, or too late
+            if record != self.change:
+                self.change = None
+            return [] if self.record is None else self.deposed(self.record)
+        if not done or candidacy is None or record != candidacy:  # the last: of an earlier candidacy
             self.follow(facts.now, "another member was faster, or the coordinator did not answer")
             return []
         if candidacy.epoch <= facts.promised:
             self.follow(facts.now, f"epoch {facts.promised} was promised meanwhile")
             return []
-        self.go(State.SEALING, facts.now)
-        self.seals, self.asked_at = {}, float("-inf")
-        return [Promise(candidacy.epoch, self.member), *self.ask_seals(facts)]
+        return self.gather_seals(candidacy, facts)
 
     def promised(self, answer: SealAnswer, facts: Facts) -> list[Action]:
         """Our own promise is on disk, or could not be made."""
@@ -316,13 +326,14 @@ class Election:
         """The log is ours, and our epoch begun in it."""
         self.go(State.LEADING, facts.now)
         self.why, self.replica_at = "", facts.now
-        if self.known_epoch > self.epoch:
-            return self.close(f"epoch {self.known_epoch} was heard of")
         return [] if self.record is None else self.deposed(self.record)
 
     def closed(self, facts: Facts, why: str = "") -> list[Action]:
         """The log is given back, or could not be opened."""
+        change, self.change = self.change, None
         self.follow(facts.now, why or self.why)
+        if change is not None and change == self.record and change.epoch > facts.promised:
+            return self.gather_seals(change, facts)
         return []
 
     def heard_epoch(self, epoch: int) -> list[Action]:
@@ -372,6 +383,9 @@ class Election:
         """Stop leading where the record names another leader, or another epoch."""
         if self.state is not State.LEADING or (record.epoch, record.leader) == (self.epoch, self.member):
             return []
+        if record == self.change:
+            return self.close("the voters change")
+        self.change = None
         if record.leader == NOBODY:
             return self.close("it has resigned")
         return self.close(f"the coordinator names member {record.leader} in epoch {record.epoch}")
@@ -389,18 +403,58 @@ class Election:
         self.asked_at = facts.now
         return [Swap(record.resigned(NOBODY), self.revision)]
 
+    # Voters
+
+    def change_voters(self, voters: Voters, facts: Facts) -> tuple[str, list[Action]]:
+        """Have other members vote.
+
+        Returns:
+            Why that is not to be, "" where it is or nothing changes; and what is to be done.
+        """
+        record = self.record
+        if self.state is not State.LEADING or record is None:
+            return "this member does not lead", []
+        if record.prior:
+            return "the last change of the voters is not done yet", []
+        if (self.member, facts.seat) not in voters:
+            return f"member {self.member} leads: have another one lead first", []
+        if voters == record.voters:
+            return "", []
+        changed = replace(
+            record, voters=voters, acks=majority(len(voters)), prior=record.voters, prior_acks=record.acks
+        )
+        epoch = max(record.epoch, self.known_epoch) + 1
+        self.change = changed.led_by(self.member, epoch, at_ms=facts.wall_ms, why="the voters change")
+        return "", [Swap(self.change, self.revision)]
+
+    def forget_prior(self, facts: Facts) -> list[Action]:
+        """Have the prior voters forgotten once enough of the new ones have adopted the epoch (R10e)."""
+        record = self.record
+        if record is None or not facts.seat or facts.now - self.asked_at < REPLICA_GONE_S:
+            return []
+        votes = (self.member, facts.seat) in record.voters
+        if record.prior and facts.adopted + votes >= record.acks:
+            record = replace(record, prior=(), prior_acks=0)
+        elif not record.prior and not votes:  # it was a prior voter, and the best log (R10f)
+            record = record.resigned(NOBODY)
+        else:
+            return []
+        self.asked_at = facts.now
+        return [Swap(record, self.revision)]
+
     # Standing
 
     def silent(self, facts: Facts) -> str:
         """Return why we hear no leader; "" while there is, or may be, one."""
         if self.leads and not facts.seat:
             return f"the replicator of member {self.member} is gone"
-        if self.leads or self.state in (State.SWAPPING, State.SEALING):
+        if self.leads or self.state in (State.SWAPPING, State.SEALING) or self.change is not None:
             return ""
         record, now = self.record, facts.now
         if record is None:
             return "there is no record of the group"
-        promised_lately = now - self.sealed_at < OPENING_S
+        # Since then nobody else is heard: who was heard has opened its log.
+        promised_lately = now - self.sealed_at < OPENING_S and facts.heard_at <= self.sealed_at
         if record.leader == NOBODY and (record.epoch >= facts.promised or not promised_lately):
             return "the leader has resigned"
         if not facts.connected and facts.leaderless and not promised_lately:
@@ -416,8 +470,8 @@ class Election:
         if record is None:
             if facts.group:
                 self.why = (
-                    f"the coordinator has no record of group {facts.group}, which this store belongs to: give it"
-                    " its file back"
+                    f"the coordinator has no record of group {facts.group}, which this store belongs to:"
+                    " give it its file back"
                 )
             elif self.member in self.configured:
                 self.go(State.GATHERING, facts.now)
@@ -444,7 +498,10 @@ class Election:
         elif not record.electable(self.member, facts.seat):
             self.why = f"the store of member {self.member} is not the one that votes: it only follows"
         elif not facts.votes:
-            self.why = "this member may have lost what it acknowledged: it votes again once it has all that is committed"
+            self.why = (
+                "this member may have lost what it acknowledged: it votes again once it has all that is"
+                " committed"
+            )
         elif record.paused:
             self.why = "elections are paused"
         else:
@@ -525,6 +582,13 @@ class Election:
         return [Swap(self.candidacy, 0)]
 
     # Seals
+
+    def gather_seals(self, candidacy: GroupRecord, facts: Facts) -> list[Action]:
+        """Promise ourselves to the epoch in which the record names us, and ask the others to."""
+        self.candidacy = candidacy
+        self.go(State.SEALING, facts.now)
+        self.seals, self.asked_at = {}, float("-inf")
+        return [Promise(candidacy.epoch, self.member), *self.ask_seals(facts)]
 
     def ask_seals(self, facts: Facts) -> list[Action]:
         """Ask for the seals that are missing; give up after a while."""

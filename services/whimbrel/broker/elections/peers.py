@@ -9,7 +9,7 @@ from typing import TypeVar
 
 import grpc.aio
 
-from whimbrel.errors import WhimbrelError
+from whimbrel.errors import RemoteProtocolError, WhimbrelError
 from whimbrel.rpc.api.calls import Outbound, perform
 from whimbrel.rpc.client.channel import open_aio_channel
 
@@ -41,6 +41,9 @@ class Peers:
         except WhimbrelError:
             self.drop(address, channel)
             raise
+        except Exception as error:  # protobuf's own, of bytes that are no message
+            self.drop(address, channel)
+            raise RemoteProtocolError(f"{address} answers what can't be read: {error}") from error
 
     def drop(self, address: str, channel: grpc.aio.Channel) -> None:
         """Close a channel, unless another call has done so."""

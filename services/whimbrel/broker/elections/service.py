@@ -1,16 +1,27 @@
-"""`whimbrel.replica.v1.ElectionService`: what members ask each other; served whatever the broker's role is."""
+"""What members ask each other, and operators of them; served whatever the broker's role is.
 
-from collections.abc import Callable
-from typing import Protocol
+whimbrel.replica.v1.ElectionService     suspicions and seals
+whimbrel.admin.v1.ElectionAdminService  switchover, pause, voters
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Collection
+from typing import Protocol, TypeVar
 
 from whimbrel.deferred import Deferred
-from whimbrel.errors import BadRequest
+from whimbrel.errors import BadRequest, WhimbrelError
 from whimbrel.model.elections import SealAnswer, Suspicion, check_epoch, check_member_id, check_uuid
-from whimbrel.model.wire import ELECTION_SERVICE
+from whimbrel.model.wire import ELECTION_ADMIN_SERVICE, ELECTION_SERVICE
+from whimbrel.pb.whimbrel.admin.v1 import election_admin_service_pb2 as operating
 from whimbrel.pb.whimbrel.replica.v1 import election_service_pb2 as elections
 from whimbrel.rpc.server.handlers import Call, Service, UnaryMethod
 
-__all__ = ["Member", "election_service"]
+__all__ = ["Member", "Operated", "election_admin_service", "election_service"]
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+tasks: set[asyncio.Future[None]] = set()  # the loop itself keeps none alive
 
 
 class Member(Protocol):
@@ -78,3 +89,62 @@ def election_service(name: str, member: Member) -> Service:
             UnaryMethod("Seal", elections.SealRequest, seal),
         ),
     )
+
+
+class Operated(Protocol):
+    """Who does what operators ask; errors are WhimbrelErrors."""
+
+    async def switchover(self, member: int) -> int:
+        """Have another member lead; return its id."""
+
+    async def pause(self, *, paused: bool) -> None:
+        """Have nobody stand for election, or allow it again."""
+
+    async def set_voters(self, members: Collection[int]) -> int:
+        """Have these members vote; return the epoch that decides it."""
+
+
+def election_admin_service(member: Operated) -> Service:
+    """Return the service for operators."""
+
+    def switchover(
+        call: Call, request: operating.SwitchoverRequest
+    ) -> Deferred[operating.SwitchoverResponse]:
+        check_member_id("member", request.member)
+        return later(member.switchover(request.member), lambda to: operating.SwitchoverResponse(member=to))
+
+    def pause(
+        call: Call, request: operating.PauseElectionsRequest
+    ) -> Deferred[operating.PauseElectionsResponse]:
+        return later(member.pause(paused=request.paused), lambda _: operating.PauseElectionsResponse())
+
+    def set_voters(call: Call, request: operating.SetVotersRequest) -> Deferred[operating.SetVotersResponse]:
+        for voter in request.members:
+            check_member_id("members", voter)
+        members = frozenset(request.members) - {0}
+        return later(member.set_voters(members), lambda epoch: operating.SetVotersResponse(epoch=epoch))
+
+    return Service(
+        ELECTION_ADMIN_SERVICE,
+        (
+            UnaryMethod("Switchover", operating.SwitchoverRequest, switchover),
+            UnaryMethod("PauseElections", operating.PauseElectionsRequest, pause),
+            UnaryMethod("SetVoters", operating.SetVotersRequest, set_voters),
+        ),
+    )
+
+
+def later(work: Awaitable[T], respond: Callable[[T], R]) -> Deferred[R]:
+    """Return a response that comes when some work is done, or its error; who leaves early stops nothing."""
+    deferred: Deferred[R] = Deferred()
+
+    async def run() -> None:
+        try:
+            deferred.complete(respond(await work))
+        except WhimbrelError as error:
+            deferred.fail(error)
+
+    task = asyncio.ensure_future(run())
+    tasks.add(task)
+    task.add_done_callback(tasks.discard)
+    return deferred

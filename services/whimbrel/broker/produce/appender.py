@@ -427,7 +427,7 @@ class Appender:
 
     @property
     def unfinished(self) -> bool:
-        """Whether an answer waits, or something that is not committed, or a member that is to hear what is."""
+        """Whether an answer waits, or something is not committed, or a member is to hear what is."""
         if self.waiting or self.parked:
             return True
         return self.commit is not None and (self.commit.uncommitted_bytes > 0 or self.commit.unseen)

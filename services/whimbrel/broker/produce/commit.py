@@ -62,6 +62,7 @@ class CommitPage(Protocol):
 
     commit: int
     commit_saw: int
+    quorum_lost: int
     written: int
     leader_start: int
 
@@ -106,6 +107,9 @@ class MajorityCommit:
         """
         self.store, self.page = store, page
         self.others = frozenset(voters) - {member}
+        self.votes = (
+            member in voters
+        )  # else it leads until the voters that replace its own have adopted its epoch
         self.copies = len(voters) // 2 + 1
         self.sync_flush, self.fallbehind_max = sync_flush, fallbehind_max
 
@@ -117,7 +121,8 @@ class MajorityCommit:
         own = store.flushed if self.sync_flush else page.written
         others = self.others
         ends = [ack for member, ack in page.member_acks() if member in others]
-        ends.append(own)
+        if self.votes:
+            ends.append(own)
         moved = store.commit(commit_offset(ends, self.copies))
         if moved:
             page.commit = store.visible_end
@@ -145,7 +150,8 @@ class MajorityCommit:
         """Return how many voters are there and near enough to the log's end, the master among them; may run
         in any thread."""
         page, written = self.page, self.store.written
-        if not page.replica_alive(now_ns):
-            return 1  # a killed replicator leaves its last acknowledgements in the page
+        if not page.replica_alive(now_ns) or page.quorum_lost:
+            # A killed replicator leaves its last acknowledgements in the page; a cut leaves connections open.
+            return int(self.votes)
         ends = {member: end for member, end in page.member_ends() if member in self.others}
-        return 1 + sum(written - end < self.fallbehind_max for end in ends.values())
+        return self.votes + sum(written - end < self.fallbehind_max for end in ends.values())

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from whimbrel.broker.addresses import store_host
 from whimbrel.broker.api.assignments import Assignments
+from whimbrel.broker.api.leader_calls import LeaderCalls
 from whimbrel.broker.api.session import SessionService
 from whimbrel.broker.cluster.registration import Registration
 from whimbrel.broker.metrics import Counted
@@ -54,6 +55,7 @@ class BrokerContext:
         probes: tell whether the process lives and is ready, for the current role.
         counted: what metrics add up; None where they are off.
         exposition: serves the metrics of the current role, and of later ones at the same address.
+        leader_calls: hands calls on to the leader, and holds them between two roles; None: nothing does.
     """
 
     def __init__(
@@ -89,6 +91,9 @@ class BrokerContext:
         self.probes = Probes("broker")
         self.counted = Counted() if options.metrics_port >= 0 else None
         self.exposition: Exposition | None = None
+        self.leader_calls: LeaderCalls | None = None
+        if options.forwards:
+            self.leader_calls = LeaderCalls(self.clients, clock=machine.monotonic, loop=self.loop)
         self.tables_open = False
 
     def open_tables(self, store: MessageStore) -> None:

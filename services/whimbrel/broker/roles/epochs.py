@@ -1,9 +1,10 @@
 """The epoch of a master whose group commits by majority: begun anew at each start.
 
 An epoch is one incarnation of one writer (rule R1 of `tests/failover/rules.py`), so a master that comes back
-takes another one. An elected leader's is that of its election. Where roles are given by configuration, nobody
-hands epochs out: it is the one after the last that this store knows. Its start is on disk, in `epochFileCheckpoint`, before its first record is (R5),
-and the page of marks names it before the replicator lets members in.
+takes another one. An elected leader's is that of its election. Where roles are given by configuration,
+nobody hands epochs out: it is the one after the last that this store knows. Its start is on disk, in
+`epochFileCheckpoint`, before its first record is (R5), and the page of marks names it before the replicator
+lets members in.
 """
 
 import logging
@@ -60,7 +61,8 @@ def begin_epoch(store: MasterStore, voters: Collection[int], term: GroupRecord |
     epoch = last + 1 if term is None else term.epoch
     if term is not None and (epoch <= last or end < page.sealed_end):
         raise StoreError(
-            f"the log ends at {end} in epoch {last}: it was sealed up to {page.sealed_end}, to lead epoch {epoch}"
+            f"the log ends at {end} in epoch {last}: it was sealed up to {page.sealed_end}, to lead epoch"
+            f" {epoch}"
         )
     if epoch > EPOCH_MAX:
         raise StoreError(f"{file.path} ends with epoch {epoch - 1}, the last there can be")

@@ -474,6 +474,12 @@ class MasterRole(Role):
         untouched = self.store.written == self.leadership.admission.first_end
         return untouched or self.known_slaves.acknowledges(slave)
 
+    def refuse_writes(self, why: str) -> None:
+        """Take no sends any more; this broker is about to lead no longer."""
+        self.leadership.stop()
+        self.appender.refusal = why
+        self.page.writable = self.writable
+
     def leadership_changed(self) -> None:
         """Do what leading, or no longer being allowed to write, asks for."""
         if self.leadership.leads:

@@ -16,7 +16,8 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import AsyncExitStack
-from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, TypedDict
 
 from whimbrel.broker.api.admin import AdminService, ReplicationView
 from whimbrel.broker.api.bulk import BulkService
@@ -45,7 +46,7 @@ from whimbrel.broker.tables.shared_topics import TopicSharing
 from whimbrel.broker.timing.timers import Timers
 from whimbrel.errors import FlushTimeout, NotMaster, ReplicaTimeout
 from whimbrel.metrics import Family
-from whimbrel.model.registration import BrokerRole, Member, SharedTopics
+from whimbrel.model.registration import BrokerFacts, BrokerRole, Member, SharedTopics
 from whimbrel.probes import Condition
 from whimbrel.rpc.server.handlers import Call, Service
 from whimbrel.rpc.server.lane_calls import CallLane
@@ -58,6 +59,17 @@ if TYPE_CHECKING:
 __all__ = ["Role", "Unconfirmed"]
 
 logger = logging.getLogger(__name__)
+
+
+class RegistrationHooks(TypedDict):
+    """What a role tells nameservers, and hears from them; see `Registration`."""
+
+    facts: Callable[[], BrokerFacts]
+    on_members: Callable[[str, tuple[Member, ...], bool], None]
+    on_lost: Callable[[str], None]
+    on_displaced: Callable[[str, str], None]
+    on_shared: Callable[[str, SharedTopics], None]
+
 
 Unconfirmed = type[FlushTimeout] | type[ReplicaTimeout]  # the errors of sends that are stored
 
@@ -104,9 +116,12 @@ class Role(ABC):
             await self.open()
             services = self.make_services()
             self.serving = True
-            await self.context.serve(services)
+            calls = self.context.leader_calls
+            await self.context.serve(services if calls is None else calls.wrap(services))
             self.admission.store_host = self.context.store_host  # the port is known now
             self.begin()
+            if calls is not None:
+                calls.role_begun(leads=self.NAME == "master")
         except BaseException:
             await self.stop("the broker could not start")
             raise
@@ -386,7 +401,7 @@ class Role(ABC):
             context.groups,
             context.assignments,
             name=self.options.name,
-            master=master,
+            takes_messages=master or context.leader_calls is not None,
             ports=context.known_ports,
         )
         return messaging_service(
@@ -397,8 +412,13 @@ class Role(ABC):
             clients=context.clients,
             special=self.special_calls(),
             clock=self.machine.monotonic,
+            leader=self.known_leader,
             call_lane=self.call_lane(),
         )
+
+    def known_leader(self) -> str:
+        """Return where the group's leader serves, `host:port`, if it is another member; else ""."""
+        return ""
 
     def call_lane(self) -> CallLane | None:
         """Return what takes plain calls beside Python; None where nothing does."""
@@ -443,21 +463,26 @@ class Role(ABC):
 
     def register(self) -> None:
         """Keep the nameservers informed."""
+        context = self.context
         if not self.options.nameservers:
             return
-        registration = self.registration = Registration(
-            self.options.nameservers,
-            facts=lambda: facts_of(self),
-            on_members=self.take_members,
-            on_lost=self.lose_nameserver,
-            on_displaced=self.displaced,
-            on_shared=self.topics_shared,
-        )
-        on_change = self.context.topics.on_change
+        hooks: RegistrationHooks = {
+            "facts": lambda: facts_of(self),
+            "on_members": self.take_members,
+            "on_lost": self.lose_nameserver,
+            "on_displaced": self.displaced,
+            "on_shared": self.topics_shared,
+        }
+        kept = context.registration  # of the role before, where members are elected
+        registration = self.registration = kept or Registration(self.options.nameservers, **hooks)
+        on_change = context.topics.on_change
         on_change.append(registration.changed)
         self.begun.callback(on_change.remove, registration.changed)
-        self.context.registration = registration
-        registration.start()
+        context.registration = registration
+        if kept is None:
+            registration.start()
+        else:
+            kept.hand_over(**hooks)
         self.begun.push_async_callback(self.unregister)
 
     def take_members(self, nameserver: str, members: tuple[Member, ...], settled: bool) -> None:
@@ -473,10 +498,17 @@ class Role(ABC):
             self.context.elector.nameserver_lost(nameserver)
 
     async def unregister(self) -> None:
-        """Leave the nameservers."""
+        """Leave the nameservers; a member that is elected stays, for its next role."""
         assert self.registration is not None
-        self.context.registration = None
-        await self.registration.stop()
+        elector = self.context.elector
+        if elector is None or elector.stopped:
+            self.context.registration = None
+            await self.registration.stop()
+            return
+        last = replace(facts_of(self), writable=False)
+        self.registration.hand_over(
+            facts=lambda: last, on_members=elector.members_changed, on_lost=elector.nameserver_lost
+        )
 
     def facts_changed(self) -> None:
         """Tell nameservers at once what is new."""
@@ -540,6 +572,7 @@ class Role(ABC):
             replication=options.replication.upper(),
             flush=options.flush.upper(),
             lane=str(self.machine.lane),
+            election=None if self.context.elector is None else self.context.elector.state(),
         )
 
     def advice(self, *, replicator_alive: bool) -> str:

@@ -2,6 +2,7 @@
 
 Queues and index are built from the log (`cluster/log_dispatcher.py`); tables come from the master by a
 metadata watch, lease state by a stream of entries both ways (`cluster/metadata_sync.py`, `lease_sync.py`).
+Where `forward` is on, clients' calls that change anything go to the master (`api/leader_calls.py`).
 """
 
 import asyncio
@@ -104,6 +105,15 @@ class SlaveRole(Role):
 
     # Serving
 
+    def make_services(self) -> list[Service]:
+        """Make the services, with what knows the master."""
+        self.master_address = MasterAddress(self.page)
+        return super().make_services()
+
+    def known_leader(self) -> str:
+        """Return where the master serves; "" while nobody knows."""
+        return self.master_grpc()
+
     def make_appender(self) -> ReadOnlyAppender:
         """Return what refuses all sends."""
         return ReadOnlyAppender(
@@ -122,7 +132,6 @@ class SlaveRole(Role):
     def begin(self) -> None:
         """Follow the log, the metadata and the leases of the master."""
         context, counted = self.context, self.context.counted
-        self.master_address = MasterAddress(self.page)
         log = self.store if self.traces is None else self.traces.of_dispatch(self.store)
         self.dispatcher = LogDispatcher(log, self.page, self.loop)
         if counted is not None:
@@ -203,6 +212,8 @@ class SlaveRole(Role):
     def members_changed(self, nameserver: str, members: tuple[Member, ...], settled: bool) -> None:
         """Take a nameserver's answer."""
         self.master_address.update(members)
+        if self.context.leader_calls is not None:
+            self.context.leader_calls.follow(self.master_grpc())
         if (self.master_grpc(), settled) != self.reached:
             self.reached = (self.master_grpc(), settled)
             self.lease_sync.hurry()

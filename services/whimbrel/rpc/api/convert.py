@@ -15,6 +15,7 @@ from whimbrel.errors import BadRequest, CorruptRecord, WhimbrelError, error_for_
 from whimbrel.model.cluster import (
     BrokerStatus,
     ClientStatus,
+    ElectionStatus,
     GroupConfig,
     GroupProgress,
     QueueState,
@@ -22,6 +23,7 @@ from whimbrel.model.cluster import (
     SlaveStatus,
     TopicConfig,
 )
+from whimbrel.model.group_record import GroupRecord
 from whimbrel.model.limits import INFLATED_BYTES_MAX
 from whimbrel.model.message import DeadLetterOrigin, Filter, Message, MessageType, ReceivedMessage, SqlFilter
 from whimbrel.model.retry import RetryPolicy
@@ -517,4 +519,17 @@ def replication_status(message: admin.DescribeReplicationResponse) -> Replicatio
         flush=message.flush.lower(),
         expected_slaves=message.expected_slaves,
         lane=message.lane,
+        election=election_status(message.election) if message.HasField("election") else None,
+    )
+
+
+def election_status(message: admin.ElectionState) -> ElectionStatus:
+    """Return what a member says of its group's elections."""
+    return ElectionStatus(
+        member=message.member,
+        state=message.state,
+        why=message.why,
+        may_lead=message.may_lead,
+        promised=message.promised,
+        record=GroupRecord.decode(message.record) if message.record else None,
     )

@@ -31,7 +31,7 @@ class Rig:
             GroupTable(root, auto_create=False, clock=lambda: 1),
             Assignments(self.ask),
             name="broker-a",
-            master=True,
+            takes_messages=True,
             ports=lambda: frozenset((BROKER_PORT, 0)),
         )
 

@@ -22,6 +22,7 @@ class FakePage:
     def __init__(self) -> None:
         self.broker_sleeping = 0
         self.master_ha = ""
+        self.elected = (0, 0)
 
 
 class FakeLoop:

@@ -4,7 +4,7 @@ import asyncio
 from dataclasses import replace
 from typing import Any
 
-from whimbrel.broker.cluster.registration import NameserverSession
+from whimbrel.broker.cluster.registration import Registration
 from whimbrel.model.registration import BrokerFacts
 from whimbrel.model.topic import DataVersion, TableChange, TopicConfig
 from whimbrel.pb.whimbrel.registry.v1 import registry_service_pb2 as pb
@@ -15,14 +15,10 @@ class Rig:
 
     def __init__(self) -> None:
         self.topics: list[TopicConfig] = []
-        self.session = NameserverSession(
-            "127.0.0.1:1",
-            self.facts,
-            lambda *_: None,
-            lambda _: None,
-            lambda *_: None,
-            lambda *_: None,
+        registration = Registration(
+            ["127.0.0.1:1"], facts=self.facts, on_members=lambda *_: None, on_lost=lambda _: None
         )
+        (self.session,) = registration.sessions
         self.stream = self.session.requests()
 
     def facts(self) -> BrokerFacts:

@@ -85,8 +85,8 @@ def sealing(record: GroupRecord = RECORD) -> Election:
 def leading() -> Election:
     found = sealing()
     (opening,) = found.sealed(seal(3, 6), GONE)
-    assert isinstance(opening, Open) and found.state is State.OPENING
-    assert found.opened(GONE) == [] and found.state is State.LEADING
+    assert isinstance(opening, Open) and found.state.value == "opening"
+    assert found.opened(GONE) == [] and found.state.value == "leading"
     return found
 
 
@@ -258,6 +258,14 @@ def test_who_was_promised_gets_time_to_open_its_log() -> None:
     assert found.tick(replace(promised, now=100.0 + OPENING_S)) == [AskSuspicions((2, 3))]
 
 
+def test_who_has_opened_its_log_and_is_gone_is_not_waited_for() -> None:
+    found = election()
+    found.asked_to_seal(6, 3, GONE)
+    found.learned(replace(RECORD, epoch=6, leader=3), 8, GONE)
+    heard = replace(GONE, promised=6, promised_to=3, now=100.5, heard_at=100.4)
+    assert found.tick(heard) == [AskSuspicions((2, 3))]
+
+
 def test_a_candidate_gives_up_after_a_while() -> None:
     found = sealing()
     assert found.tick(replace(GONE, now=100.0 + SEALING_S)) == [AskSeals((2, 3), 6)]
@@ -279,7 +287,7 @@ def test_a_leader_gives_its_log_back_before_it_promises() -> None:
     assert found.asked_to_seal(6, 3, led)[0]
     assert found.state is State.LEADING
     why, actions = found.asked_to_seal(7, 3, led)
-    assert why and isinstance(actions[0], Close) and found.state is State.CLOSING
+    assert why and isinstance(actions[0], Close) and found.state.value == "closing"
     assert found.asked_to_seal(7, 3, led)[0]
     found.closed(led)
     assert found.asked_to_seal(7, 3, led) == ("", [Promise(7, 3)])
@@ -321,6 +329,75 @@ def test_prior_voters_must_seal_as_well() -> None:
     found.promised(seal(1, 6), GONE)
     assert found.sealed(seal(3, 6), GONE) == []
     assert isinstance(found.sealed(seal(4, 6), GONE)[0], Open)
+
+
+def test_a_late_answer_to_an_earlier_candidacy_leads_nowhere() -> None:
+    found = election()
+    found.tick(GONE)
+    (first,) = found.suspected(suspicion(3), GONE)
+    assert isinstance(first, Swap)
+    found.asked_to_seal(5, 2, GONE)
+    later = replace(GONE, now=200.0)
+    found.tick(later)
+    (second,) = found.suspected(suspicion(3), later)
+    assert isinstance(second, Swap) and found.state is State.SWAPPING
+    other = replace(second, record=replace(second.record, epoch=9))
+    found.candidacy = other.record
+    assert found.swapped(True, first.record, 8, later) == []
+    assert found.state.value == "following"
+
+
+class TestOtherVoters:
+    VOTERS = tuple((member, SEATS[member]) for member in (1, 2, 4))
+
+    def changing(self) -> tuple[Election, Swap]:
+        found = leading()
+        found.learned(replace(RECORD, epoch=6, leader=1), 9, GONE)
+        why, (swap,) = found.change_voters(self.VOTERS, GONE)
+        assert not why and isinstance(swap, Swap)
+        assert (swap.record.epoch, swap.record.voters, swap.record.prior) == (7, self.VOTERS, RECORD.voters)
+        return found, swap
+
+    def test_they_are_taken_by_an_epoch_that_both_sets_have_sealed(self) -> None:
+        found, swap = self.changing()
+        (close,) = found.swapped(True, swap.record, 10, GONE)
+        assert isinstance(close, Close) and not found.silent(GONE)
+        promise, ask = found.closed(GONE)
+        assert promise == Promise(7, 1) and ask == AskSeals((2, 3, 4), 7)
+        found.promised(seal(1, 7), GONE)
+        assert found.sealed(seal(4, 7), GONE) == []  # of the prior voters only one has
+        assert found.sealed(seal(2, 7), GONE) == [Open(swap.record)]
+
+    def test_the_prior_ones_are_forgotten_when_new_ones_have_adopted_the_epoch(self) -> None:
+        found, swap = self.changing()
+        found.swapped(True, swap.record, 10, GONE)
+        found.closed(GONE)
+        found.promised(seal(1, 7), GONE)
+        found.sealed(seal(2, 7), GONE)
+        found.opened(GONE)
+        later = replace(GONE, now=200.0)
+        assert found.tick(later) == []
+        (forget,) = found.tick(replace(later, adopted=1))
+        assert isinstance(forget, Swap) and not forget.record.prior and forget.record.leader == 1
+
+    def test_nothing_else_changes_meanwhile_and_who_leads_stays_a_voter(self) -> None:
+        found = leading()
+        found.learned(replace(RECORD, epoch=6, leader=1, prior=RECORD.voters, prior_acks=2), 9, GONE)
+        assert "not done" in found.change_voters(self.VOTERS, GONE)[0]
+        assert "lead first" in leading().change_voters(self.VOTERS[1:], GONE)[0]
+        assert "does not lead" in election().change_voters(self.VOTERS, GONE)[0]
+        assert leading().change_voters(RECORD.voters, GONE) == ("", [])
+
+    def test_a_change_that_the_coordinator_did_not_take_is_over(self) -> None:
+        found, _ = self.changing()
+        assert found.swapped(False, None, 0, GONE) == []
+        assert found.change is None and found.state is State.LEADING
+
+    def test_a_leader_that_votes_no_longer_resigns_when_the_change_is_done(self) -> None:
+        found = leading()
+        found.learned(replace(RECORD, epoch=6, leader=1, voters=self.VOTERS[1:], acks=2), 9, GONE)
+        (swap,) = found.tick(replace(GONE, now=200.0))
+        assert isinstance(swap, Swap) and swap.record.leader == NOBODY
 
 
 def test_what_others_say_of_epochs_raises_ours_by_steps() -> None:

@@ -7,13 +7,26 @@ from typing import Any
 import pytest
 
 from whimbrel.deferred import Deferred
-from whimbrel.errors import NotMaster, OwnerAway, Throttled, Unavailable
+from whimbrel.errors import (
+    ConnectionClosed,
+    IllegalTopic,
+    LeaderAway,
+    NotMaster,
+    NotReady,
+    OwnerAway,
+    RequestTimeout,
+    Throttled,
+    Unavailable,
+)
 from whimbrel.rpc.api.calls import Metadata, Outbound
 from whimbrel.rpc.server.forwarder import (
+    CONNECTION_CALLS_MAX,
     CONNECTIONS_MAX,
     FORWARD_S_MAX,
     TO_HOLDER,
+    TO_LEADER,
     TO_OWNER,
+    Answer,
     Forwarder,
     Target,
 )
@@ -44,18 +57,30 @@ class Far:
         self.dialled: list[str] = []
         self.calls: list[tuple[Outbound[Any], dict[str, str], float]] = []
         self.answers: asyncio.Queue[Any] = asyncio.Queue()
-        self.closed = 0
+        self.closed = self.connects = 0
+        self.refuses = False
+        self.left = 0
 
     def dial(self, address: str) -> "Far":
         self.dialled.append(address)
         return self
 
+    async def connect(self, timeout_s: float) -> None:
+        self.connects += 1
+        if self.refuses:
+            raise NotReady(f"no connection within {timeout_s} s")
+
     async def perform(self, outbound: Outbound[Any], metadata: Metadata, timeout_s: float) -> Any:
         self.calls.append((outbound, dict(metadata), timeout_s))
-        answer = await self.answers.get()
+        try:
+            answer = await self.answers.get()
+        except asyncio.CancelledError:
+            self.left += 1
+            raise
         if isinstance(answer, Exception):
             raise answer
-        return outbound.decode([answer], {})
+        messages, trailers = answer if isinstance(answer, tuple) else ([answer], {})
+        return outbound.decode(messages, trailers)
 
     async def close(self) -> None:
         self.closed += 1
@@ -224,3 +249,89 @@ async def test_calls_are_counted_by_how_they_ended() -> None:
     counted = {labels: histogram.count for labels, histogram in forwarder.seconds.items()}
     assert counted == {("SendMessage", "owner", result): 1 for result in ("answered", "away", "refused")}
     await forwarder.close()
+
+
+def passed_on(
+    forwarder: Forwarder, payload: bytes = b"request", *, address: str = "m:1", **options: Any
+) -> Deferred[Answer]:
+    call = Call("/s/ReceiveMessage", "10.0.0.7:5000", HEADERS, options.pop("deadline", None))
+    return forwarder.pass_on(call, Request(payload), Target(address, address), TO_LEADER, **options)
+
+
+async def test_the_leaders_answer_comes_back_as_it_is() -> None:
+    far = Far()
+    forwarder = Forwarder(far.dial)
+    answer = passed_on(forwarder, stream=True, answer_s=28.0, headers=[("whimbrel-queue-id", "3")])
+    await settled()
+    outbound, metadata, timeout_s = far.calls[0]
+    assert (outbound.payload, outbound.stream, timeout_s) == (b"request", True, 28.0)
+    assert metadata["whimbrel-hops"] == "leader" and metadata["whimbrel-queue-id"] == "3"
+    far.answers.put_nowait(([b"status", b"message"], {"whimbrel-reason": "X"}))
+    await settled()
+    assert answer.result == Answer([b"status", b"message"], {"whimbrel-reason": "X"})
+    await forwarder.close()
+
+
+@pytest.mark.parametrize("failure", [Unavailable("gone"), ConnectionClosed("lost"), RequestTimeout("late")])
+async def test_a_call_that_was_handed_over_may_have_been_done(failure: Exception) -> None:
+    far = Far()
+    forwarder = Forwarder(far.dial)
+    far.answers.put_nowait(failure)
+    answer = passed_on(forwarder)
+    await settled()
+    assert isinstance(answer.error, LeaderAway) and answer.error.effect == "unknown"
+    assert answer.error.code == 50002 and str(failure) in str(answer.error) and "m:1" in str(answer.error)
+    await forwarder.close()
+
+
+async def test_a_call_that_found_no_connection_has_had_no_effect() -> None:
+    far = Far()
+    far.refuses = True
+    forwarder = Forwarder(far.dial)
+    answer = passed_on(forwarder)
+    await settled()
+    assert isinstance(answer.error, NotReady) and answer.error.effect == "none" and far.calls == []
+    counted = [labels for labels, _ in forwarder.seconds.items()]
+    assert counted == [("ReceiveMessage", "leader", "refused")]
+    await forwarder.close()
+
+
+@pytest.mark.parametrize("refusal", [NotMaster("a slave"), IllegalTopic("blank")])
+async def test_a_refusal_keeps_its_class(refusal: Exception) -> None:
+    far = Far()
+    forwarder = Forwarder(far.dial)
+    far.answers.put_nowait(refusal)
+    answer = passed_on(forwarder)
+    await settled()
+    assert type(answer.error) is type(refusal) and str(refusal) in str(answer.error)
+    await forwarder.close()
+
+
+async def test_a_client_that_leaves_ends_the_call_at_the_target() -> None:
+    far = Far()
+    forwarder = Forwarder(far.dial)
+    answer = passed_on(forwarder)
+    await settled()
+    answer.cancel()
+    await settled()
+    assert (far.left, len(forwarder.tasks), forwarder.bytes) == (1, 0, 0)
+    assert not answer.done
+    await forwarder.close()
+
+
+async def test_a_send_finds_room_beside_long_polls() -> None:
+    far = Far()
+    forwarder = Forwarder(far.dial)
+    for _ in range(CONNECTION_CALLS_MAX + 1):
+        passed_on(forwarder)
+    await settled()
+    assert [each.calls for each in forwarder.connections.values()] == [CONNECTION_CALLS_MAX, 1]
+    await forwarder.close()
+
+
+async def test_a_call_that_is_cut_off_by_the_end_is_answered() -> None:
+    forwarder = Forwarder(Far().dial)
+    answer = passed_on(forwarder)
+    await settled()
+    await forwarder.close()
+    assert isinstance(answer.error, LeaderAway)

@@ -371,7 +371,7 @@ class SlaveConnection(_message.Message):
     def __init__(self, peer: _Optional[str] = ..., acknowledged_offset: _Optional[int] = ..., sent_offset: _Optional[int] = ..., sent_bytes: _Optional[int] = ..., connected_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., lag_bytes: _Optional[int] = ..., broker_id: _Optional[int] = ..., uncounted: _Optional[bool] = ...) -> None: ...
 
 class DescribeReplicationResponse(_message.Message):
-    __slots__ = ("broker_name", "broker_id", "role", "log_begin", "log_end", "flushed_offset", "confirmed_offset", "dispatched_offset", "replicator_alive", "ha_address", "slaves", "connected", "writable", "advice", "replication", "flush", "expected_slaves", "lane")
+    __slots__ = ("broker_name", "broker_id", "role", "log_begin", "log_end", "flushed_offset", "confirmed_offset", "dispatched_offset", "replicator_alive", "ha_address", "slaves", "connected", "writable", "advice", "replication", "flush", "expected_slaves", "lane", "election")
     BROKER_NAME_FIELD_NUMBER: _ClassVar[int]
     BROKER_ID_FIELD_NUMBER: _ClassVar[int]
     ROLE_FIELD_NUMBER: _ClassVar[int]
@@ -390,6 +390,7 @@ class DescribeReplicationResponse(_message.Message):
     FLUSH_FIELD_NUMBER: _ClassVar[int]
     EXPECTED_SLAVES_FIELD_NUMBER: _ClassVar[int]
     LANE_FIELD_NUMBER: _ClassVar[int]
+    ELECTION_FIELD_NUMBER: _ClassVar[int]
     broker_name: str
     broker_id: int
     role: str
@@ -408,7 +409,24 @@ class DescribeReplicationResponse(_message.Message):
     flush: str
     expected_slaves: int
     lane: str
-    def __init__(self, broker_name: _Optional[str] = ..., broker_id: _Optional[int] = ..., role: _Optional[str] = ..., log_begin: _Optional[int] = ..., log_end: _Optional[int] = ..., flushed_offset: _Optional[int] = ..., confirmed_offset: _Optional[int] = ..., dispatched_offset: _Optional[int] = ..., replicator_alive: _Optional[bool] = ..., ha_address: _Optional[str] = ..., slaves: _Optional[_Iterable[_Union[SlaveConnection, _Mapping]]] = ..., connected: _Optional[bool] = ..., writable: _Optional[bool] = ..., advice: _Optional[str] = ..., replication: _Optional[str] = ..., flush: _Optional[str] = ..., expected_slaves: _Optional[int] = ..., lane: _Optional[str] = ...) -> None: ...
+    election: ElectionState
+    def __init__(self, broker_name: _Optional[str] = ..., broker_id: _Optional[int] = ..., role: _Optional[str] = ..., log_begin: _Optional[int] = ..., log_end: _Optional[int] = ..., flushed_offset: _Optional[int] = ..., confirmed_offset: _Optional[int] = ..., dispatched_offset: _Optional[int] = ..., replicator_alive: _Optional[bool] = ..., ha_address: _Optional[str] = ..., slaves: _Optional[_Iterable[_Union[SlaveConnection, _Mapping]]] = ..., connected: _Optional[bool] = ..., writable: _Optional[bool] = ..., advice: _Optional[str] = ..., replication: _Optional[str] = ..., flush: _Optional[str] = ..., expected_slaves: _Optional[int] = ..., lane: _Optional[str] = ..., election: _Optional[_Union[ElectionState, _Mapping]] = ...) -> None: ...
+
+class ElectionState(_message.Message):
+    __slots__ = ("member", "state", "why", "may_lead", "promised", "record")
+    MEMBER_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    WHY_FIELD_NUMBER: _ClassVar[int]
+    MAY_LEAD_FIELD_NUMBER: _ClassVar[int]
+    PROMISED_FIELD_NUMBER: _ClassVar[int]
+    RECORD_FIELD_NUMBER: _ClassVar[int]
+    member: int
+    state: str
+    why: str
+    may_lead: bool
+    promised: int
+    record: bytes
+    def __init__(self, member: _Optional[int] = ..., state: _Optional[str] = ..., why: _Optional[str] = ..., may_lead: _Optional[bool] = ..., promised: _Optional[int] = ..., record: _Optional[bytes] = ...) -> None: ...
 
 class PreservedSource(_message.Message):
     __slots__ = ("broker_name", "topic", "queue_id")

@@ -1,0 +1,154 @@
+"""`whimbrel replication` on a group that elects its leader: who leads, and who is to."""
+
+import json
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from electionkit import ElectedGroup, Member, bodies_of
+from processes import until
+from whimbrel.cli.main import main
+from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as v2
+
+pytestmark = pytest.mark.process
+
+NAME = "broker-a"
+
+
+@pytest.fixture
+def group(tmp_path: Path) -> Iterator[ElectedGroup]:
+    with ElectedGroup(tmp_path) as running:
+        leader = running.await_leader()
+        until(lambda: leader.peer.send("t", b"first").status.code == v2.OK, timeout=10)
+        yield running
+
+
+@dataclass
+class Result:
+    """What a command printed, and its exit code."""
+
+    code: int
+    out: str
+    err: str
+
+
+class Replication:
+    """Runs `whimbrel replication` against a group."""
+
+    def __init__(self, capsys: pytest.CaptureFixture[str], group: ElectedGroup) -> None:
+        self.capsys, self.group = capsys, group
+
+    def __call__(self, *arguments: str) -> Result:
+        self.capsys.readouterr()
+        code = main(("replication", *arguments, "--endpoint", self.group.endpoint))
+        captured = self.capsys.readouterr()
+        assert "Traceback" not in captured.err
+        return Result(code, captured.out, " ".join(captured.err.split()))
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str], group: ElectedGroup) -> Replication:
+    return Replication(capsys, group)
+
+
+def turns(run: Replication) -> list[tuple[int, int, str]]:
+    result = run("history", NAME, "-o", "json")
+    assert result.code == 0, result.err
+    return [(turn["epoch"], turn["leader"], turn["why"]) for turn in json.loads(result.out)]
+
+
+def other(group: ElectedGroup, *leaders: Member) -> Member:
+    return next(member for member in group.members.values() if member not in leaders)
+
+
+def test_status_says_who_leads_and_why_and_history_who_did(group: ElectedGroup, run: Replication) -> None:
+    leader = group.await_leader()
+    until(lambda: run("status").code == 0, timeout=10, what="a group in order")
+    result = run("status")
+    assert f"member {leader.number} leads epoch 1 since" in result.err
+    assert "(the group was made); members 1, 2, 3 vote, 2 of them commit" in result.err
+    assert f"master {leader.number}" in result.out
+    assert "in a failover nothing that was answered;" in result.err
+    leader.kill()
+    successor = group.await_leader()
+    status = run("status")
+    assert status.code == 1 and f"member {successor.number} leads epoch 2" in status.err
+    (second, first) = turns(run)
+    assert second[:2] == (2, successor.number) and first == (1, leader.number, "the group was made")
+    assert run("history", "nobody").code == 1
+    successor.kill()
+    third = other(group, leader, successor)
+    until(lambda: "nobody leads" in run("status").err, timeout=10)
+    status = run("status")
+    assert status.code == 1 and f"of its members {third.number} is there" in status.err
+
+
+def test_another_member_takes_over_on_request(group: ElectedGroup, run: Replication) -> None:
+    leader = group.await_leader()
+    chosen = other(group, leader)
+    result = run("switchover", NAME, "--to", str(chosen.number))
+    assert result.code == 0, result.err
+    assert f"member {chosen.number} leads" in result.err
+    assert chosen.peer.send("t", b"second").status.code == v2.OK
+    assert set(bodies_of(chosen.peer)) == {b"first", b"second"}
+    assert turns(run)[0] == (2, chosen.number, "the leader has resigned")
+    assert run("switchover", NAME).code == 0
+    assert group.await_leader() is not chosen
+    refused = run("switchover", NAME, "--to", "9")
+    assert refused.code == 1 and "member 9 can't take over" in refused.err
+    unknown = run("switchover", "broker-x")
+    assert unknown.code == 1 and "broker-x" in unknown.err
+
+
+def test_nobody_stands_while_elections_are_paused(group: ElectedGroup, run: Replication) -> None:
+    leader = group.await_leader()
+    assert run("pause", NAME).code == 0
+    status = run("status")
+    assert status.code == 1 and "elections are paused" in status.err
+    assert leader.peer.send("t", b"goes on").status.code == v2.OK
+    leader.kill()
+    with pytest.raises(AssertionError, match="a leader"):
+        group.await_leader(timeout=4)
+    assert run("resume", NAME).code == 0
+    group.await_leader()
+
+
+def test_a_replaced_disk_votes_once_it_is_made_a_voter_again(group: ElectedGroup, run: Replication) -> None:
+    leader = group.await_leader()
+    replaced = other(group, leader)
+    last = other(group, leader, replaced)
+    replaced.kill()
+    shutil.rmtree(replaced.broker.store)
+    replaced.start()
+    until(lambda: "does not vote" in run("status").err, timeout=10, what="a sentence on it")
+    assert run("status").code == 1
+    result = run("voters", NAME, "--set", "1,2,3")
+    assert result.code == 0, result.err
+    assert "vote from epoch 2 on" in result.err
+    until(lambda: run("status").code == 0, timeout=15, what="a group in order")
+    assert "these members vote already" in run("voters", NAME, "--set", "1,2,3").err
+    last.kill()  # now the replaced one's copies count
+    now = group.await_leader()
+    until(lambda: now.peer.send("t", b"with the new disk").status.code == v2.OK, timeout=10)
+    wrong = run("voters", NAME, "--set", "1,x")
+    assert wrong.code == 2 and "ids from 1 to 63" in wrong.err
+
+
+def test_a_group_shrinks_and_grows(group: ElectedGroup, run: Replication) -> None:
+    leader = group.await_leader()
+    gone = other(group, leader)
+    stay = sorted(member.number for member in group.members.values() if member is not gone)
+    result = run("voters", NAME, "--set", ",".join(map(str, stay)))
+    assert result.code == 0, result.err
+    until(lambda: "vote, 2 of them commit" in run("status").err, timeout=10)
+    until(lambda: "until now" not in run("status").err, timeout=10, what="the end of the change")
+    gone.kill()
+    until(lambda: group.await_leader().peer.send("t", b"with two").status.code == v2.OK, timeout=10)
+    absent = run("voters", NAME, "--set", "1,2,3")
+    assert absent.code == 1 and f"member {gone.number}" in absent.err
+    gone.start()
+    until(lambda: run("voters", NAME, "--set", "1,2,3").code == 0, timeout=10)
+    until(lambda: run("status").code == 0, timeout=15, what="a group in order")
