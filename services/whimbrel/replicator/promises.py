@@ -14,9 +14,9 @@ the one that holds.
 
 To follow a leader is a promise as well: of its epoch, to it, before anything is said to it.
 
-**Who may vote** (R9). A member that may have lost what it acknowledged does not: under asynchronous flush after
-a power cut, or after a sync of the log that failed, since a page cache lets go of what that covered; and
-whenever the log ends below what was known to be on disk. Its vote comes back when its log has adopted the
+**Who may vote** (R9). A member that may have lost what it acknowledged does not: under asynchronous flush
+after a power cut, or after a sync of the log that failed, since a page cache lets go of what that covered;
+and whenever the log ends below what was known to be on disk. Its vote comes back when its log has adopted the
 leader's epoch and holds all up to a commit offset that the leader told over this connection. The leader's
 replicator tells none that its broker published before it saw the connection (R11b).
 """
