@@ -32,7 +32,6 @@ from whimbrel.replicator.promises import Promises
 
 if TYPE_CHECKING:
     from sim.cluster import Cluster, Member
-    from whimbrel.machine import Machine
     from whimbrel.model.group_record import GroupRecord
     from whimbrel.store.master_store import MasterStore
 
@@ -220,11 +219,11 @@ def watched(told: Callable[..., None]) -> Iterator[None]:
         told("leads", epoch, store.written)
         return epoch
 
-    def watched_intend(self: Promises, point: int, end: int, **why: Any) -> None:
+    def watched_intend(self: Promises, point: int, end: int, **about: Any) -> None:
         told("cuts", point, end)
-        intend(self, point, end, **why)
+        intend(self, point, end, **about)
 
-    def watched_finish(self: Promises, root: Path, machine: "Machine") -> None:
+    def watched_finish(self: Promises, root: Path, machine: Any) -> None:
         cut = self.seat.cut
         finish(self, root, machine)
         if cut is not None:

@@ -150,7 +150,12 @@ class Follower:
         log.on_flushed = self.flushed
         log.on_failed = loop.wake
         if promises is not None:
-            promises.opened(end=log.end, clean=log.was_clean, last_epoch=self.last_epoch())
+            promises.opened(
+                end=log.end,
+                clean=log.was_clean,
+                last_epoch=self.last_epoch(),
+                doubtful=log.was_doubtful,
+            )
 
     def step(self, now: float) -> None:
         """Do what is due.

@@ -187,6 +187,10 @@ class Elector:
         self.members.pop(nameserver, None)
         self.unsettled.discard(nameserver)
 
+    def log_lost(self) -> None:
+        """The log can't be written any more before it is opened anew."""
+        self.feed(self.machine.log_lost(self.facts()))
+
     def rung(self) -> None:
         """The replicator has moved a mark; that of a leader does with each acknowledgement."""
         self.moved.set()

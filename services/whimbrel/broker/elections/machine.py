@@ -379,6 +379,13 @@ class Election:
         swap = Swap(self.record.resigned(prefer), self.revision)
         return [swap, *self.close(f"member {prefer} is to lead")]
 
+    def log_lost(self, facts: Facts) -> list[Action]:
+        """Let whoever can lead: our log takes nothing more before it is opened anew, which the replicator does."""
+        if self.state is not State.LEADING or self.record is None:
+            return []
+        swap = Swap(self.record.resigned(NOBODY), self.revision)
+        return [swap, *self.close("the disk refused a sync of the log, and what it covered is lost")]
+
     def deposed(self, record: GroupRecord) -> list[Action]:
         """Stop leading where the record names another leader, or another epoch."""
         if self.state is not State.LEADING or (record.epoch, record.leader) == (self.epoch, self.member):

@@ -310,6 +310,16 @@ def test_a_log_that_could_not_be_opened_is_followed_with() -> None:
     assert found.candidacy is None
 
 
+def test_a_leader_whose_log_is_lost_resigns_in_favour_of_whoever_can() -> None:
+    found = leading()
+    swap, close = found.log_lost(FACTS)
+    assert isinstance(swap, Swap) and (swap.record.leader, swap.record.prefer) == (NOBODY, NOBODY)
+    assert isinstance(close, Close)
+    assert found.state is State.CLOSING
+    assert found.log_lost(FACTS) == []
+    assert election().log_lost(FACTS) == []
+
+
 def test_a_leader_that_resigns_names_who_is_to_lead() -> None:
     found = leading()
     swap, close = found.resign(3, GONE)
