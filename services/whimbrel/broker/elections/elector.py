@@ -106,7 +106,7 @@ class Elector:
         self.tasks: set[asyncio.Task[None]] = set()
         self.ends: list[Callable[[], Awaitable[None]]] = []
         self.logged = ""
-        self.stopped = False
+        self.stopped = self.closed = False
         self.set_replica_role("slave")
 
     # Life
@@ -138,12 +138,19 @@ class Elector:
 
     def release(self) -> None:
         """Let go of the page; nobody looks at this member any more."""
+        self.closed = True
         self.page.close()
 
     # What is known
 
     def facts(self) -> Facts:
-        """Return what this member knows of itself now."""
+        """Return what this member knows of itself now.
+
+        Raises:
+            NotReady: it takes part no longer; its server still ends.
+        """
+        if self.closed:
+            raise NotReady("this broker is stopping")
         page, host = self.page, self.host
         alive = self.bell.answers("replicator") and page.replica_alive(host.monotonic_ns())
         promised, promised_to = page.sealed
@@ -162,6 +169,7 @@ class Elector:
             seat=page.seat if alive else "",
             group=page.seat_group,
             adopted=self.adopted() if leading else 0,
+            alone=bool(page.quorum_lost) and alive,
         )
 
     def adopted(self) -> int:
@@ -464,8 +472,7 @@ class Elector:
     def seal(self, group: str, epoch: int, candidate: int, answer: Callable[[SealAnswer], object]) -> None:
         """Promise, or not, and answer then; see `service.py`."""
         if self.stopped:
-            answer(self.no_seal("it stops"))
-            return
+            raise NotReady("this broker is stopping")
 
         async def work() -> None:
             answer(await self.sealing(group, epoch, candidate))

@@ -98,6 +98,7 @@ class Facts:
         seat: uuid of its store; "" while its replicator has not told.
         group: uuid of the group that its store belongs to; "" before there is one.
         adopted: how many voters besides itself have acknowledged its epoch; of a leader.
+        alone: too few voters have reported lately for anything to be committed; of a leader.
     """
 
     now: float
@@ -113,6 +114,7 @@ class Facts:
     seat: str
     group: str = ""
     adopted: int = 0
+    alone: bool = False
 
     @property
     def position(self) -> tuple[int, int]:
@@ -455,6 +457,8 @@ class Election:
         """Return why we hear no leader; "" while there is, or may be, one."""
         if self.leads and not facts.seat:
             return f"the replicator of member {self.member} is gone"
+        if self.leads and facts.alone:  # it has ceased to beat, and keeps nobody from standing
+            return f"too few members report to member {self.member}"
         if self.leads or self.state in (State.SWAPPING, State.SEALING) or self.change is not None:
             return ""
         record, now = self.record, facts.now

@@ -122,6 +122,17 @@ def test_a_leader_that_is_gone_is_not_waited_for() -> None:
     assert election().tick(replace(GONE, connected=True)) == []
 
 
+def test_a_leader_that_is_cut_off_from_its_followers_keeps_none_from_standing() -> None:
+    found = leading()
+    assert not found.silent(replace(GONE, now=200))
+    assert "too few" in found.silent(replace(GONE, now=200, alone=True))
+    assert found.tick(replace(GONE, now=200, alone=True)) == []  # it leads on until another one does
+    follower = election()
+    late = replace(FACTS, now=100.0 + silent_s(1))
+    follower.tick(late)
+    assert follower.suspected(suspicion(2, epoch=5), late)  # its leader says so
+
+
 def test_a_member_that_alone_is_cut_off_disturbs_nobody() -> None:
     found = election()
     assert found.tick(GONE)
