@@ -426,7 +426,7 @@ class Elector:
         except (WhimbrelError, OSError) as error:
             why = f"the log could not be taken over: {error}"
             logger.error("%s", why)
-            self.machine.state = State.CLOSING
+            self.machine.open_failed(self.facts())
             await self.close(why)
             return
         self.feed(self.machine.opened(self.facts()))

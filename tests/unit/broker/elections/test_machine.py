@@ -10,6 +10,7 @@ from whimbrel.broker.elections.machine import (
     EPOCH_STEP_MAX,
     OPENING_S,
     PREFER_S,
+    REST_S,
     SEALING_S,
     AskSeals,
     AskSuspicions,
@@ -316,9 +317,12 @@ def test_a_leader_stops_when_the_record_names_another_one() -> None:
 def test_a_log_that_could_not_be_opened_is_followed_with() -> None:
     found = sealing()
     found.sealed(seal(3, 6), GONE)
+    found.open_failed(GONE)
     found.closed(GONE, "the disk is full")
     assert found.state is State.FOLLOWING and found.why == "the disk is full"
     assert found.candidacy is None
+    assert found.tick(GONE) == []  # others may do better
+    assert found.tick(replace(GONE, now=100.0 + REST_S)) == [AskSuspicions((2, 3))]
 
 
 def test_a_leader_whose_log_is_lost_resigns_in_favour_of_whoever_can() -> None:
