@@ -106,6 +106,7 @@ class Elector:
         self.tasks: set[asyncio.Task[None]] = set()
         self.ends: list[Callable[[], Awaitable[None]]] = []
         self.logged = ""
+        self.trouble = ""  # with the coordinator
         self.stopped = self.closed = False
         self.set_replica_role("slave")
 
@@ -238,12 +239,12 @@ class Elector:
                     else await self.coordinator.watch(revision)
                 )
             except WhimbrelError as error:
-                text = f"the coordinator does not answer: {error}"
-                self.tell(text)
-                if self.machine.record is None:
-                    self.machine.why = text
+                self.trouble = f"the coordinator does not answer: {error}"
+                self.tell(self.trouble)
                 await asyncio.sleep(AGAIN_S)
                 continue
+            lost = record is None and self.machine.record is not None
+            self.trouble = "the coordinator has lost the record of the group: give it its file back" * lost
             self.feed(self.machine.learned(record, revision, self.facts()))
 
     def look(self) -> None:
@@ -515,6 +516,7 @@ class Elector:
             may_lead=facts.votes and record is not None and record.electable(self.options.id, facts.seat),
             promised=facts.promised,
             record=b"" if record is None else record.encode(),
+            coordinator_trouble=self.trouble,
         )
 
     async def switchover(self, member: int) -> int:

@@ -256,8 +256,6 @@ class Election:
         if record is None:
             if self.record is None:
                 self.revision = 0
-            else:
-                self.why = "the coordinator has lost the record of the group: give it its file back"
             return []
         if self.record is not None and revision <= self.revision:
             return []
