@@ -380,7 +380,7 @@ class Election:
         return [swap, *self.close(f"member {prefer} is to lead")]
 
     def log_lost(self, facts: Facts) -> list[Action]:
-        """Let whoever can lead: our log takes nothing more before it is opened anew, which the replicator does."""
+        """Let whoever can lead: our log takes nothing more before it is opened anew."""
         if self.state is not State.LEADING or self.record is None:
             return []
         swap = Swap(self.record.resigned(NOBODY), self.revision)
