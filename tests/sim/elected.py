@@ -135,7 +135,8 @@ class Elections:
             role, dot, part = target.partition(".")
             return f"{find[role]().name}{dot}{part}" if role in find else target
 
-        return replace(fault, target=host_of(fault.target), other=host_of(fault.other))
+        found = replace(fault, target=host_of(fault.target), other=host_of(fault.other))
+        return replace(found, other="c0") if found.other == found.target else found
 
     # What may happen
 
