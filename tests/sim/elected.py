@@ -8,9 +8,10 @@ is, is decided when the fault happens: who leads, or led last; who stands for el
 of the others. A fault upon an election waits until a member stands.
 
 **What the modes promise to stand.** Under asynchronous flush a member that loses power may have lost what it
-acknowledged, and has no vote until a leader has filled the gap (rule R9). Two of three without a vote stop
-elections for good. So a member loses its power there only while all others are there and vote, and its own
-disk refuses no sync.
+acknowledged, and has no vote until a leader has filled the gap (rule R9); so may one whose disk refuses a
+sync. One whose disk is replaced has none before somebody gives it one (R9a), which nobody does here. Two of
+three without a vote stop elections for good. So under asynchronous flush power, a sync or a disk is lost only
+while all others are there and vote; under synchronous flush a disk is.
 """
 
 import asyncio
@@ -135,20 +136,24 @@ class Elections:
             role, dot, part = target.partition(".")
             return f"{find[role]().name}{dot}{part}" if role in find else target
 
-        return replace(fault, target=host_of(fault.target), other=host_of(fault.other))
+        found = replace(fault, target=host_of(fault.target), other=host_of(fault.other))
+        return replace(found, other="c0") if found.other == found.target else found
 
     # What may happen
 
     def bears(self, fault: Fault) -> bool:
         """Return whether the modes promise to stand a fault now; it has names of hosts."""
         member = self.cluster.members.get(fault.target)
-        if member is None or fault.kind != "power" or self.cluster.plan.flush == "sync":
+        loses = ("replace",) if self.cluster.plan.flush == "sync" else ("replace", "power", "sync_error")
+        if member is None or fault.kind not in loses:
             return True
         return all(other is member or self.votes(other) for other in self.group)
 
     def votes(self, member: "Member") -> bool:
         """Return whether a member is there and votes."""
         page = member.page if member.up else None
+        if member.lives or (self.cluster.plan.flush == "async" and member.disk.has_refused):
+            return False
         return page is not None and bool(page.epoch) and (bool(page.votes) or page.replica_role == 1)
 
     def upon(self, fault: Fault) -> None:

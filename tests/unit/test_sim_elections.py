@@ -1,4 +1,4 @@
-"""Groups that elect their masters, in the simulation: plans, whom faults strike, and what checks find."""
+"""Groups that elect their masters, in the simulation: what is drawn, what strikes whom, what is seen."""
 
 import inspect
 from collections.abc import Iterator
