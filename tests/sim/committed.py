@@ -150,6 +150,7 @@ class Committed:
         holders = [
             member.name
             for member in self.elections.group
+            if not member.lives  # another disk has no seat (R9a)
             if self.read(member, begin, end, durable=durable) == self.log[begin:end]
             or (not durable and now - self.lost_power.get(member.name, -CUT_OFF_S) < CUT_OFF_S)
         ]

@@ -8,9 +8,10 @@ is, is decided when the fault happens: who leads, or led last; who stands for el
 of the others. A fault upon an election waits until a member stands.
 
 **What the modes promise to stand.** Under asynchronous flush a member that loses power may have lost what it
-acknowledged, and has no vote until a leader has filled the gap (rule R9). Two of three without a vote stop
-elections for good. So a member loses its power there only while all others are there and vote, and its own
-disk refuses no sync.
+acknowledged, and has no vote until a leader has filled the gap (rule R9); so may one whose disk refuses a
+sync. One whose disk is replaced has none before somebody gives it one (R9a), which nobody does here. Two of
+three without a vote stop elections for good. So under asynchronous flush power, a sync or a disk is lost only
+while all others are there and vote; under synchronous flush a disk is.
 """
 
 import asyncio
@@ -28,7 +29,6 @@ from whimbrel.broker.elections.elector import Elector
 from whimbrel.broker.elections.machine import Election, State
 from whimbrel.broker.produce.commit import MajorityCommit
 from whimbrel.broker.roles import master
-from whimbrel.replicator import roles
 from whimbrel.replicator.promises import Promises
 
 if TYPE_CHECKING:
@@ -136,20 +136,24 @@ class Elections:
             role, dot, part = target.partition(".")
             return f"{find[role]().name}{dot}{part}" if role in find else target
 
-        return replace(fault, target=host_of(fault.target), other=host_of(fault.other))
+        found = replace(fault, target=host_of(fault.target), other=host_of(fault.other))
+        return replace(found, other="c0") if found.other == found.target else found
 
     # What may happen
 
     def bears(self, fault: Fault) -> bool:
         """Return whether the modes promise to stand a fault now; it has names of hosts."""
         member = self.cluster.members.get(fault.target)
-        if member is None or fault.kind != "power" or self.cluster.plan.flush == "sync":
+        loses = ("replace",) if self.cluster.plan.flush == "sync" else ("replace", "power", "sync_error")
+        if member is None or fault.kind not in loses:
             return True
         return all(other is member or self.votes(other) for other in self.group)
 
     def votes(self, member: "Member") -> bool:
         """Return whether a member is there and votes."""
         page = member.page if member.up else None
+        if member.lives or (self.cluster.plan.flush == "async" and member.disk.has_refused):
+            return False
         return page is not None and bool(page.epoch) and (bool(page.votes) or page.replica_role == 1)
 
     def upon(self, fault: Fault) -> None:
@@ -202,7 +206,7 @@ class Elections:
 def watched(told: Callable[..., None]) -> Iterator[None]:
     """Have the production code tell what it does: see `Watcher`."""
     go, advance, intend, over = Election.go, MajorityCommit.advance, Promises.intend_cut, Elector.over
-    begin, finish = vars(master)["begin_epoch"], vars(roles)["finish_cut"]
+    begin, finish = vars(master)["begin_epoch"], Promises.finish_cut
 
     def watched_go(self: Election, state: State, now: float) -> None:
         go(self, state, now)
@@ -220,15 +224,15 @@ def watched(told: Callable[..., None]) -> Iterator[None]:
         told("leads", epoch, store.written)
         return epoch
 
-    def watched_intend(self: Promises, point: int, end: int) -> None:
+    def watched_intend(self: Promises, point: int, end: int, **about: Any) -> None:
         told("cuts", point, end)
-        intend(self, point, end)
+        intend(self, point, end, **about)
 
-    def watched_finish(root: Path, seat: Any, **options: Any) -> Any:
-        found = finish(root, seat, **options)
-        if seat.cut is not None:
-            told("has_cut", *seat.cut)
-        return found
+    def watched_finish(self: Promises, root: Path, machine: Any) -> None:
+        cut = self.seat.cut
+        finish(self, root, machine)
+        if cut is not None:
+            told("has_cut", *cut)
 
     def watched_over(self: "Elector", task: "asyncio.Task[None]") -> None:
         over(self, task)
@@ -241,6 +245,6 @@ def watched(told: Callable[..., None]) -> Iterator[None]:
         patch.object(MajorityCommit, "advance", watched_advance),
         patch.object(Promises, "intend_cut", watched_intend),
         patch.object(master, "begin_epoch", watched_begin),
-        patch.object(roles, "finish_cut", watched_finish),
+        patch.object(Promises, "finish_cut", watched_finish),
     ):
         yield

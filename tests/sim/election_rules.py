@@ -63,6 +63,24 @@ def look_at_own_seal(self: Election) -> list[Action]:
     return [Open(candidacy)]
 
 
+def sealed_by_ids(self: Election, record: GroupRecord) -> bool:
+    """Return whether enough members have sealed, whatever their disks (R9a off)."""
+    return sum(seal.votes for seal in self.seals.values()) >= record.seals
+
+
+class AnySeat(str):
+    """A seat that is each other one, too."""
+
+    __slots__ = ()
+    __hash__ = str.__hash__
+
+    def __eq__(self, _: object) -> bool:
+        return True
+
+    def __ne__(self, _: object) -> bool:
+        return False
+
+
 def keep_in_mind(self: Promises, seat: Seat) -> None:
     """Remember a seat, and put it on disk no more than at the start (R3 off)."""
     self.seat = seat
@@ -138,6 +156,11 @@ ELECTION_RULES: Final[dict[str, tuple[Patch, ...]]] = {
     "R7 reports count from the start of the epoch on": ((SharedPage, "member_acks", acks_of_any_epoch),),
     "R9 who may have lost what it acknowledged does not vote": (
         (promises, "may_vote", lambda *_, **__: True),
+    ),
+    "R9a a replaced disk does not vote": (
+        (GroupRecord, "electable", lambda self, member, _: member in self.members),
+        (Election, "sealed_by", sealed_by_ids),
+        (SharedPage, "seat_of", lambda *_: AnySeat()),
     ),
     "R9b a vote comes back with all that is committed": ((Follower, "regain_vote", regain_at_adoption),),
     "R11b only what was published for this connection returns a vote": (

@@ -4,19 +4,24 @@
     modes      synchronous or asynchronous flush
     faults     three to six, at hosts or at whoever leads when they come; in half of the plans several of the
                leader in a row, in as many one while an election is under way; of nameservers and clients, too
+    kinds      of messages: delayed ones, transactions
 
 `elections_plan` draws all of it from the seed alone. Only such faults are drawn as the group must stand
-without a person: under asynchronous flush not all hosts lose their power (`elected.py`).
+without a person: under asynchronous flush not all hosts lose their power, and one disk is replaced at most
+(`elected.py`).
 """
 
 import random
 from dataclasses import replace
 
+from sim.kinds import LATER, PAID, draw_kinds
 from sim.plan import BEGIN_S, BURST, QUIET_S, Fault, Mode, Plan
 from sim.upkeep import Upkeep
 
 __all__ = ["ELECTION_FAULTS", "elections_plan"]
 
+# Groups of consumers with settings of their own are metadata, which no majority keeps yet.
+KINDS_KEPT = {LATER, PAID}
 MEMBERS = ("b0", "b1", "b2")
 ROW_SHARE, UPON_SHARE = (
     0.5,
@@ -39,6 +44,7 @@ ELECTION_FAULTS = (
     "reset",
     "power",
     "power_all",
+    "replace",
     "clock",
     "sync_error",
     "full",
@@ -55,10 +61,14 @@ def elections_plan(seed: int) -> Plan:
     names = [f"n{number}" for number in range(nameservers)]
     own_entry = rng.random() < 0.5
     faults = [draw_fault(rng, flush, names) for _ in range(rng.randint(3, 6))]
+    faults = replaced_once(faults)
     if rng.random() < ROW_SHARE:
         faults += draw_row(rng)
     if rng.random() < UPON_SHARE:
         faults += draw_upon(rng, names)
+    # Delayed messages may come twice where leaders' clocks differ: what the last record's time says is too
+    # little then.
+    clocks = any(fault.kind == "clock" for fault in faults)
     return Plan(
         seed,
         nameservers=nameservers,
@@ -70,6 +80,7 @@ def elections_plan(seed: int) -> Plan:
         own_entry=own_entry,
         line_share=0.0,
         upkeep=Upkeep(),
+        kinds=draw_kinds(seed, Upkeep()) & (KINDS_KEPT - ({LATER} if clocks else set())),
         elected=True,
     )
 
@@ -80,6 +91,12 @@ def draw_target(rng: random.Random) -> str:
     if drawn < LEADER_SHARE:
         return "leader"
     return "follower" if drawn < LEADER_SHARE + FOLLOWER_SHARE else rng.choice(MEMBERS)
+
+
+def replaced_once(faults: list[Fault]) -> list[Fault]:
+    """Leave one disk at most that is replaced: a member with another one has no vote (rule R9a)."""
+    replaced = [fault for fault in faults if fault.kind == "replace"]
+    return [replace(fault, kind="power") if fault in replaced[1:] else fault for fault in faults]
 
 
 def draw_row(rng: random.Random) -> list[Fault]:
@@ -119,7 +136,7 @@ def strike(rng: random.Random, at: float, kind: str, target: str) -> Fault:
             return Fault(
                 at, kind, target, only, for_s=rng.uniform(0.3, 15.0), amount=float(rng.choice((0, 0, 1, 2)))
             )
-        case "power":
+        case "power" | "replace":
             return Fault(at, kind, target, for_s=rng.uniform(0.5, 8.0))
     return Fault(at, "reset", amount=rng.choice((0.2, 0.5, 1.0)))
 

@@ -44,7 +44,7 @@ from whimbrel.store.codec import StoredMessage, decode_record
 if TYPE_CHECKING:
     from sim.cluster import Cluster, Member
 
-__all__ = ["KINDS", "KIND_GROUPS", "Kinds", "draw_kinds"]
+__all__ = ["KINDS", "KIND_GROUPS", "LATER", "PAID", "Kinds", "draw_kinds"]
 
 LATER, PAID, STEPS, FAILING = KINDS = ("later", "paid", "steps", "failing")
 EXPIRING = {LATER, PAID}

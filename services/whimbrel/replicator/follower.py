@@ -147,10 +147,16 @@ class Follower:
         self.page.local_ha = ""
         self.page.trouble = ""
         self.page.heard_epoch = self.page.heard_commit = 0  # our log may have been cut since
+        self.page.quorum_lost = 0
         log.on_flushed = self.flushed
         log.on_failed = loop.wake
         if promises is not None:
-            promises.opened(end=log.end, clean=log.was_clean, last_epoch=self.last_epoch())
+            promises.opened(
+                end=log.end,
+                clean=log.was_clean,
+                last_epoch=self.last_epoch(),
+                doubtful=log.was_doubtful,
+            )
 
     def step(self, now: float) -> None:
         """Do what is due.

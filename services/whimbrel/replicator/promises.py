@@ -14,10 +14,11 @@ the one that holds.
 
 To follow a leader is a promise as well: of its epoch, to it, before anything is said to it.
 
-**Who may vote** (R9). A member that may have lost what it acknowledged does not: after a power cut under
-asynchronous flush, or when the log ends below what was known to be on disk. Its vote comes back when its log
-has adopted the leader's epoch and holds all up to a commit offset that the leader told over this connection.
-The leader's replicator tells none that its broker published before it saw the connection (R11b).
+**Who may vote** (R9). A member that may have lost what it acknowledged does not: under asynchronous flush
+after a power cut, or after a sync of the log that failed, since a page cache lets go of what that covered;
+and whenever the log ends below what was known to be on disk. Its vote comes back when its log has adopted the
+leader's epoch and holds all up to a commit offset that the leader told over this connection. The leader's
+replicator tells none that its broker published before it saw the connection (R11b).
 """
 
 import logging
@@ -97,14 +98,14 @@ class Promises:
         """Return whether a promise is on disk already."""
         return (epoch, candidate) == (self.seat.promised, self.seat.promised_to)
 
-    def opened(self, *, end: int, clean: bool, last_epoch: int) -> None:
+    def opened(self, *, end: int, clean: bool, last_epoch: int, doubtful: bool = False) -> None:
         """Take note of a log that has just been opened, and show what is promised.
 
         Raises:
             StoreError: the disk refuses.
         """
         seat = self.seat
-        votes = may_vote(seat, end=end, boot=self.boot, clean=clean, flush=self.flush)
+        votes = may_vote(seat, end=end, boot=self.boot, clean=clean, flush=self.flush, doubtful=doubtful)
         if seat.votes and not votes:
             logger.warning(
                 "this member may have lost what it acknowledged: its log ends at %d, %d were known to be on"

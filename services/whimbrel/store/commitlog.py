@@ -128,6 +128,7 @@ class LogWriter:
         self.disk_retry_at = 0.0  # when the fill level is measured again for an append that it refuses
         self.state = LogState(0, 0, 0, (), False, "", False)
         self.was_clean = self.recovering = True
+        self.was_doubtful = False  # a sync had failed before: what was in the page cache only may be gone
         window = options.prefault_bytes
         if options.flush == "sync":
             window = min(window, SYNC_PREFAULT_BYTES_MAX)
@@ -244,6 +245,7 @@ class LogWriter:
         """
         files, segments = self.files, self.segments
         marked = read_marker(self.root, self.page, self.machine)
+        self.was_doubtful = marked is not None
         doubtful = None if marked is None else max(marked, durable)
         try:
             for start in segments.starts:

@@ -153,7 +153,7 @@ def after_cut(seat: Seat) -> Seat:
     return replace(seat, cut=None, floor=min(seat.floor, seat.cut[0]))
 
 
-def may_vote(seat: Seat, *, end: int, boot: str, clean: bool, flush: str) -> bool:
+def may_vote(seat: Seat, *, end: int, boot: str, clean: bool, flush: str, doubtful: bool = False) -> bool:
     """Return whether a member that has just opened its log still holds all that it ever acknowledged.
 
     One that may have lost some of it promises nothing to a candidate, and its acknowledgements do not count,
@@ -166,8 +166,10 @@ def may_vote(seat: Seat, *, end: int, boot: str, clean: bool, flush: str) -> boo
         clean: the log was closed in order when it was last open.
         flush: the setting: under `async` what was acknowledged may have been in the page cache only, which a
             new boot has lost.
+        doubtful: a sync of the log had failed: so has the page cache that let go of what it covered, without
+            another boot.
     """
-    if not seat.votes or end < after_cut(seat).floor:
+    if not seat.votes or end < after_cut(seat).floor or (doubtful and flush == "async"):
         return False
     return seat.boot == boot or clean or flush != "async"
 

@@ -360,6 +360,12 @@ def test_who_may_have_lost_what_it_acknowledged_does_not_vote(
     assert may_vote(seat, end=end, boot=boot, clean=clean, flush=flush) is votes
 
 
+def test_after_a_sync_that_failed_it_votes_only_if_what_it_acknowledged_was_on_disk() -> None:
+    assert may_vote(VOTER, end=100, boot=BOOT, clean=False, flush="sync", doubtful=True)
+    assert not may_vote(VOTER, end=100, boot=BOOT, clean=False, flush="async", doubtful=True)
+    assert not may_vote(VOTER, end=100, boot=BOOT, clean=True, flush="async", doubtful=True)
+
+
 def test_a_cut_lowers_the_floor_once_it_is_done() -> None:
     begun = cutting(VOTER, 60, 120)
     assert (begun.cut, begun.floor) == ((60, 120), 100)

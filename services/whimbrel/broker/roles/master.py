@@ -377,8 +377,10 @@ class MasterRole(Role):
 
     def mend_log(self) -> None:
         """Answer who waits for a failed sync, and write again as soon as it can be done."""
-        before = self.writable
+        before, elector = self.writable, self.context.elector
         self.appender.log_failed()
+        if elector is not None and self.store.writer.lost:
+            elector.log_lost()
         if self.writable != before:
             self.page.writable = self.writable
             self.facts_changed()
