@@ -26,6 +26,7 @@ __all__ = ["main"]
 
 ROUND = 20  # failovers
 CUTS_EVERY = 4  # rounds
+BESIDE = "\n## Beside RocketMQ\n"  # from there on the page is written by hand, of what `beside.py` prints
 CUTS = 2  # rounds with cuts have as many times fewer failovers
 
 
@@ -55,7 +56,8 @@ def main(words: list[str]) -> int:
             break
     text = page(results, seed=seed, commit=commit, minutes=(time.monotonic() - began) / 60)
     if given.page is not None:
-        given.page.write_text(text, encoding="utf-8")
+        before = given.page.read_text(encoding="utf-8") if given.page.exists() else ""
+        given.page.write_text(text + before[before.find(BESIDE) :] * (BESIDE in before), encoding="utf-8")
     say(text)
     return 1 if any(result.findings for result in results) else 0
 
