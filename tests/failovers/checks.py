@@ -42,7 +42,7 @@ __all__ = [
 ]
 
 EQUAL_S = 30.0  # for all members to have the same log
-ACK_S = 2.0  # the docs: leases travel every second at the latest
+ACK_S = 2.0  # leases travel at once; a stream that broke is opened again within a second
 Messages = list[tuple[Place, bytes]]
 
 

@@ -12,7 +12,7 @@ from processes import Process, elapse
 from whimbrel.client import sync
 from whimbrel.errors import NotReady, WhimbrelError
 
-__all__ = ["BEHIND", "KINDS", "QUICK", "Kind", "Scene"]
+__all__ = ["BEHIND", "BROKER", "KINDS", "QUICK", "Kind", "Scene"]
 
 BROKER = "broker-a"  # the name of the group
 SWITCHOVER_TRIES_MAX = 10

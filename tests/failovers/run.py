@@ -2,7 +2,7 @@
 
 They are played in rounds of `ROUND` each: a new group of three members and a nameserver, processes all of
 them, its load, one fault after the other, and the checks at the end (`checks.py`). The seed of a round is
-that of the run and the round's number; every fourth round has its members behind forwarders and cuts leaders
+that of the run and the round's number; every third round has its members behind forwarders and cuts leaders
 off, the others draw from all other faults. Prints each failover, then the result; with `--page` it writes
 docs/failovers.md. A round with a finding ends the run with exit code 1, and keeps its directory: stores and
 logs of all processes. `--first N` begins with that round, which repeats it.
@@ -25,7 +25,7 @@ from failovers.rounds import Result, play
 __all__ = ["main"]
 
 ROUND = 20  # failovers
-CUTS_EVERY = 4  # rounds
+CUTS_EVERY = 3  # rounds
 BESIDE = "\n## Beside RocketMQ\n"  # from there on the page is written by hand, of what `beside.py` prints
 CUTS = 2  # rounds with cuts have as many times fewer failovers
 
