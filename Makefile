@@ -41,7 +41,7 @@ COMPILED := typer._adapters, uvloop, whimbrel.cli.main, whimbrel.cli.dev, whimbr
 	whimbrel.rpc.client.native_streams, whimbrel.testing.host
 
 .PHONY: native-check test-lane fuzz-fast fuzz-native lane-rules wheel up down logs help setup fmt fmt-check lint types layers docs-settings proto proto-check check test test-transport test-all scenarios checklist interop faults \
-	run bench beside bench-spark bitrot sim models sim-power sim-majority sim-elections soak-sim soak soak-front hostile release-check clean
+	run bench beside bench-spark bitrot sim models failovers sim-power sim-majority sim-elections soak-sim soak soak-front hostile release-check clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -178,6 +178,10 @@ models: setup ## models of automatic failover: every small case, then histories 
 	@git log -1 --format='commit %h'
 	@PYTHONHASHSEED=0 PYTHONPATH=services:tests $(PY) -m failover.run $(if $(SEED),$(SEED),$(if $(RULES),--rules --jobs $(or $(JOBS),2), \
 		--seconds $(or $(SECONDS),60) --jobs $(or $(JOBS),2) --first $(or $(FIRST),1) --count $(or $(COUNT),0)))
+
+failovers: setup ## kill, stop and cut leaders of a group that elects, under load, and write docs/failovers.md: COUNT=n (300, an hour), SEED=n repeats
+	PYTHONPATH=services:tests $(PY) -m failovers.run --count $(or $(COUNT),300) $(if $(SEED),--seed $(SEED)) \
+		$(if $(FIRST),--first $(FIRST)) --page docs/failovers.md
 
 sim-power: setup ## 300 simulated clusters whose brokers all lose power: COUNT=n, FIRST=n, SEED=n repeats one
 	@git log -1 --format='commit %h'

@@ -180,6 +180,7 @@ def test_nothing_is_elected_without_the_coordinator_and_nothing_else_needs_it(gr
     peer = leader.peer
     for number in range(20):
         assert peer.send("t", b"alone %d" % number).status.code == v2.OK
+    until(lambda: leader.view().election.coordinator_trouble, timeout=10, what="a sentence on it")
     leader.kill()
     others = [member for member in group.members.values() if member is not leader]
     with pytest.raises(AssertionError, match="a leader"):

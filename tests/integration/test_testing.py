@@ -113,6 +113,23 @@ def test_a_cluster_takes_a_message_and_little_disk_and_leaves_nothing(
     assert all(gone(pid) for pid in pids)
 
 
+def test_members_elect_another_leader() -> None:
+    with Cluster(slaves=2, replication="majority") as cluster:
+        assert cluster.names[1:3] == ("member-1", "member-1-replicator")
+        topic, first = cluster.new_topic(), cluster.leader()
+        send(cluster, topic)
+        cluster.kill(first)
+        second = cluster.leader()
+        assert second != first
+        send(cluster, topic)
+        cluster.restore()
+        assert cluster.leader() == second
+        cluster.pause(second)
+        cluster.pause(f"{second}-replicator")
+        assert cluster.leader() not in {second}
+        send(cluster, topic)
+
+
 def test_what_was_killed_and_paused_comes_back() -> None:
     with Cluster(slaves=1) as cluster:
         topic = cluster.new_topic()

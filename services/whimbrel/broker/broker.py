@@ -132,6 +132,7 @@ class Broker:
                     switch=self.switch_elected,
                     drain=self.drain,
                 )
+                self.undo.callback(self.elector.release)
                 first = replace(first, role="slave")
             await self.begin_role(first)
             if self.elector is not None:

@@ -239,6 +239,7 @@ class ElectionStatus:
         may_lead: its store is a voter's, and has lost nothing that it acknowledged.
         promised: the newest epoch that it has promised itself to.
         record: of the group, as it knows it; None before the group is made.
+        coordinator_trouble: why the coordinator can't be asked for an election now; empty when it can.
     """
 
     member: int
@@ -247,6 +248,7 @@ class ElectionStatus:
     may_lead: bool
     promised: int
     record: GroupRecord | None
+    coordinator_trouble: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -158,6 +158,8 @@ def problem_of(view: View) -> str:
 def election_problem(election: ElectionStatus) -> str:
     """Return what keeps a member from doing its part in elections; empty when nothing does."""
     record = election.record
+    if election.coordinator_trouble:
+        return f"{election.coordinator_trouble}; until then nobody is elected"
     if record is None:
         return election.why or "the group is not made yet"
     if record.paused:

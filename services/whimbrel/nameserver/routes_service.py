@@ -11,7 +11,7 @@ from whimbrel.deferred import Deferred
 from whimbrel.errors import Forbidden, WhimbrelError
 from whimbrel.model.names import check_group, check_topic
 from whimbrel.model.topic import READ, WRITE
-from whimbrel.model.wire import CLIENT_PEER_HEADER, MESSAGING_SERVICE
+from whimbrel.model.wire import CLIENT_PEER_HEADER, LANGUAGE_HEADER, MESSAGING_SERVICE
 from whimbrel.nameserver.addresses import Access, Meanings, access_of, dial_address, host_of, scheme_of
 from whimbrel.nameserver.calls import CallsForBrokers
 from whimbrel.nameserver.registry import Registry, RouteEntry
@@ -39,6 +39,10 @@ SCHEMES = {"IPv4": v2.IPv4, "IPv6": v2.IPv6, "DOMAIN_NAME": v2.DOMAIN_NAME}
 # each member of a group that elects its leader: Node's push consumer identifies queues by topic, broker name
 # and this id, and would go on polling a dead master's address. Where all members are named, one id is theirs.
 ANY_QUEUE = -1
+
+# Languages, as SDKs name them, that can't dial an endpoint of several addresses. Node.js calls itself HTTP,
+# and takes all of them together for one host name (RocketMQ: Endpoints.getGrpcTarget, nodejs 1.0.8).
+ONE_ADDRESS = frozenset({"HTTP", "NODE_JS"})
 
 R = TypeVar("R")
 
@@ -108,7 +112,7 @@ class RoutesService:
         response = messaging.QueryRouteResponse(status=OK)
         resource = v2.Resource(name=request.topic.name, resource_namespace=namespace_of(call, request.topic))
         for entry in self.registry.route(request.topic.name, self.now()):
-            broker, _ = self.broker(entry, access)
+            broker, _ = self.broker(call, entry, access)
             for queue_id, permission in enumerate(queue_permissions(entry)):
                 response.message_queues.add(
                     topic=resource,
@@ -140,7 +144,7 @@ class RoutesService:
             if not queues.permission & READ or queues.read_queues <= 0:
                 continue
             writable = bool(queues.permission & WRITE) and queues.write_queues > 0
-            broker, whole = self.broker(entry, access)
+            broker, whole = self.broker(call, entry, access)
             response.assignments.add().message_queue.CopyFrom(
                 v2.MessageQueue(
                     topic=resource,
@@ -182,17 +186,18 @@ class RoutesService:
         self.resolver.when_known(hosts, then)
         return deferred
 
-    def broker(self, entry: RouteEntry, access: Access) -> tuple[v2.Broker, bool]:
+    def broker(self, call: Call, entry: RouteEntry, access: Access) -> tuple[v2.Broker, bool]:
         """Return the broker with addresses that the client can dial; SDKs use id 0 only.
 
-        SDKs take several addresses of one endpoint if these are IP addresses of one kind. Where those of all
-        members are not, the leader's stands alone.
+        Most SDKs take several addresses of one endpoint if these are IP addresses of one kind. Where those of
+        all members are not, or the SDK does not, the leader's stands alone.
 
         Returns:
             The broker, and whether the addresses are those of all members of a group that elects its leader.
         """
         own = self.own()
-        named = entry.members if self.route_members else ()
+        several = self.route_members and call.metadata.get(LANGUAGE_HEADER) not in ONE_ADDRESS
+        named = entry.members if several else ()
         members = named or (entry.broker,)
         dialled = [dial_address(member.address, access, own) for member in members]
         schemes = {scheme_of(host) for host, _ in dialled}

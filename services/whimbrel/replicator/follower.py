@@ -147,6 +147,7 @@ class Follower:
         self.page.local_ha = ""
         self.page.trouble = ""
         self.page.heard_epoch = self.page.heard_commit = 0  # our log may have been cut since
+        self.page.quorum_lost = 0
         log.on_flushed = self.flushed
         log.on_failed = loop.wake
         if promises is not None:

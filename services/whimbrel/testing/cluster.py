@@ -34,6 +34,7 @@ __all__ = ["KEEP_FILE", "Cluster", "ClusterError"]
 START_TIMEOUT_S = 60.0  # a build machine with all cores taken; an idle one needs less than a second
 STOP_TIMEOUT_S = 30.0  # more than the host gives its processes before it kills them
 GONE_TIMEOUT_S = 10.0  # for one process to end
+LEADER_TIMEOUT_S = 15.0  # an election takes up to five seconds
 RESTORE_TIMEOUT_S = 30.0  # a master that comes back waits up to 10 s for slaves that are said to live
 POLL_S = 0.02
 # Of a new store: a broker takes about 11 MB of disk, and the largest message fits, or a batch of 8 MiB.
@@ -57,14 +58,15 @@ class Cluster:
     """A nameserver, a master and any slaves, as processes; a context manager.
 
     Public: the keyword arguments, the attributes below, `start`, `close`, `kill`, `pause`, `resume`,
-    `restart`, `restore`, `pid`, `store`, `log`, `create_topic`, `create_group`, `new_topic`, `mark_logs` and
-    `excerpts`.
+    `restart`, `restore`, `pid`, `store`, `log`, `leader`, `create_topic`, `create_group`, `new_topic`,
+    `mark_logs` and `excerpts`.
 
     Attributes:
         endpoint: HOST:PORT of the nameserver, which clients take; "" before the start.
         directory: of stores and logs; below the directory for temporary files unless it was given.
         names: of the processes, as the calls below take them: `nameserver`, `master`, `master-replicator`,
-            `slave-1`, `slave-1-replicator` and so on.
+            `slave-1`, `slave-1-replicator` and so on; with `replication="majority"` `member-1`,
+            `member-1-replicator` and so on.
         keep: leave the directory at the end.
         disturbed: something was killed or paused, and has not been restored.
     """
@@ -235,6 +237,25 @@ class Cluster:
     def pid(self, name: str) -> int:
         """Return a process's id."""
         return int(self.entry(name)["pid"])
+
+    def leader(self, timeout_s: float = LEADER_TIMEOUT_S) -> str:
+        """Return the name of the broker that takes messages; the members of a group elect it.
+
+        Raises:
+            ClusterError: none does in that time.
+        """
+        from whimbrel.store.shared_page import SharedPage
+
+        deadline = time.monotonic() + timeout_s
+        brokers = [name for name in self.names if name != "nameserver" and not name.endswith("-replicator")]
+        while time.monotonic() < deadline:
+            for name in brokers:
+                page = SharedPage.snapshot(self.store(name))
+                lives = name not in self.killed and name not in self.paused
+                if lives and page is not None and page.writable and page.broker_pid == self.pid(name):
+                    return name
+            time.sleep(POLL_S)
+        raise ClusterError(f"no broker takes messages: not within {timeout_s:g} s")
 
     def store(self, name: str) -> Path:
         """Return the store directory of a broker or replicator."""

@@ -88,7 +88,9 @@ def test_forwarded_question_counts_as_coming_from_the_client() -> None:
         assert response.assignments[0].message_queue.broker.endpoints.addresses[0].host == host
 
 
-def routed(*members: Update, access: str = "10.0.0.9", route_members: bool = True) -> tuple[int, list[str]]:
+def routed(
+    *members: Update, access: str = "10.0.0.9", route_members: bool = True, language: str = "JAVA"
+) -> tuple[int, list[str]]:
     """Return scheme and addresses of the one broker that a client is told, in a group of these members."""
     registry = Registry(lease_s=8.0, renew_s=2.0, started=0.0)
     for session, each in enumerate(members):
@@ -105,7 +107,7 @@ def routed(*members: Update, access: str = "10.0.0.9", route_members: bool = Tru
         addresses=[v2.Address(host=access, port=8081)],
     )
     request = messaging.QueryRouteRequest(topic=v2.Resource(name="T"), endpoints=endpoints)
-    call = Call("m", "10.0.0.50:7", {"x-mq-client-id": "c"}, None)
+    call = Call("m", "10.0.0.50:7", {"x-mq-client-id": "c", "x-mq-language": language}, None)
     response: Any = service.query_route(call, request).result
     (broker,) = {(queue.broker.name, queue.broker.id) for queue in response.message_queues}
     assert broker == ("a", 0)
@@ -132,6 +134,10 @@ def test_while_nobody_leads_the_members_are_named_by_their_ids() -> None:
 
 def test_the_setting_has_the_leader_named_alone() -> None:
     assert routed(FIRST, LEADER, THIRD, route_members=False) == (v2.IPv4, ["10.0.0.2:8092"])
+
+
+def test_an_sdk_that_dials_one_address_only_is_told_the_leader() -> None:
+    assert routed(FIRST, LEADER, THIRD, language="HTTP") == (v2.IPv4, ["10.0.0.2:8092"])
 
 
 @pytest.mark.parametrize("host", ["third.example", "fd00::3"])

@@ -68,6 +68,7 @@ class ElectionView:
     may_lead: bool
     promised: int
     record: bytes
+    coordinator_trouble: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

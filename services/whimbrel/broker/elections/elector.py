@@ -106,7 +106,8 @@ class Elector:
         self.tasks: set[asyncio.Task[None]] = set()
         self.ends: list[Callable[[], Awaitable[None]]] = []
         self.logged = ""
-        self.stopped = False
+        self.trouble = ""  # with the coordinator
+        self.stopped = self.closed = False
         self.set_replica_role("slave")
 
     # Life
@@ -135,12 +136,22 @@ class Elector:
             task.cancel()
         await asyncio.gather(*self.tasks, return_exceptions=True)
         await self.peers.close()
+
+    def release(self) -> None:
+        """Let go of the page; nobody looks at this member any more."""
+        self.closed = True
         self.page.close()
 
     # What is known
 
     def facts(self) -> Facts:
-        """Return what this member knows of itself now."""
+        """Return what this member knows of itself now.
+
+        Raises:
+            NotReady: it takes part no longer; its server still ends.
+        """
+        if self.closed:
+            raise NotReady("this broker is stopping")
         page, host = self.page, self.host
         alive = self.bell.answers("replicator") and page.replica_alive(host.monotonic_ns())
         promised, promised_to = page.sealed
@@ -159,6 +170,7 @@ class Elector:
             seat=page.seat if alive else "",
             group=page.seat_group,
             adopted=self.adopted() if leading else 0,
+            alone=bool(page.quorum_lost) and alive,
         )
 
     def adopted(self) -> int:
@@ -189,9 +201,9 @@ class Elector:
         self.feed(self.machine.log_lost(self.facts()))
 
     def rung(self) -> None:
-        """The replicator has moved a mark."""
+        """The replicator has moved a mark; that of a leader does with each acknowledgement."""
         self.moved.set()
-        if not self.page.connected:
+        if not self.page.connected and not self.machine.owns_log:
             self.look()
 
     @property
@@ -227,9 +239,12 @@ class Elector:
                     else await self.coordinator.watch(revision)
                 )
             except WhimbrelError as error:
-                self.tell(f"the coordinator does not answer: {error}")
+                self.trouble = f"the coordinator does not answer: {error}"
+                self.tell(self.trouble)
                 await asyncio.sleep(AGAIN_S)
                 continue
+            lost = record is None and self.machine.record is not None
+            self.trouble = "the coordinator has lost the record of the group: give it its file back" * lost
             self.feed(self.machine.learned(record, revision, self.facts()))
 
     def look(self) -> None:
@@ -412,7 +427,7 @@ class Elector:
         except (WhimbrelError, OSError) as error:
             why = f"the log could not be taken over: {error}"
             logger.error("%s", why)
-            self.machine.state = State.CLOSING
+            self.machine.open_failed(self.facts())
             await self.close(why)
             return
         self.feed(self.machine.opened(self.facts()))
@@ -457,6 +472,8 @@ class Elector:
 
     def seal(self, group: str, epoch: int, candidate: int, answer: Callable[[SealAnswer], object]) -> None:
         """Promise, or not, and answer then; see `service.py`."""
+        if self.stopped:
+            raise NotReady("this broker is stopping")
 
         async def work() -> None:
             answer(await self.sealing(group, epoch, candidate))
@@ -499,6 +516,7 @@ class Elector:
             may_lead=facts.votes and record is not None and record.electable(self.options.id, facts.seat),
             promised=facts.promised,
             record=b"" if record is None else record.encode(),
+            coordinator_trouble=self.trouble,
         )
 
     async def switchover(self, member: int) -> int:
@@ -518,6 +536,9 @@ class Elector:
             raise NotMaster(
                 "this member does not lead: ask the leader, which `whimbrel replication status` shows"
             )
+        if record.paused:
+            raise NotReady("elections are paused, so nobody could take over: resume them first")
+        await self.coordinator.read()  # an error of it comes before this member leads no longer
         chosen = member or self.furthest()
         if chosen == self.options.id or chosen not in dict(record.voters):
             raise BadRequest(f"member {chosen} can't take over: voters besides the leader can")
@@ -526,17 +547,36 @@ class Elector:
                 f"member {chosen} lacks more than {HANDED_BYTES_MAX} bytes, or is not connected: try later"
             )
         await self.drain()
+        try:
+            await self.hand_over(chosen)
+        except WhimbrelError:
+            if machine.state is State.LEADING:  # it takes no sends any more: whoever is elected next does
+                await self.close("it could not hand over")
+            raise
+        return chosen
+
+    async def hand_over(self, chosen: int) -> None:
+        """Resign in favour of a member, once it holds all of the log.
+
+        Raises:
+            NotReady: it does not come to hold it, or the record changes all the time.
+            WhimbrelError: the coordinator does not answer.
+        """
+        machine, page = self.machine, self.page
         deadline = self.host.monotonic() + HAND_OVER_S
         while dict(page.member_acks()).get(chosen, 0) < page.written:
             if self.host.monotonic() > deadline:
-                await self.close(f"member {chosen} did not come to hold all of the log")
                 raise NotReady(f"member {chosen} did not come to hold all of the log in {HAND_OVER_S:g} s")
             await asyncio.sleep(PROMISE_POLL_S)
-        record, revision = machine.record, machine.revision
-        assert record is not None
-        done, found, revision = await self.coordinator.swap(record.resigned(chosen), revision)
-        self.feed(machine.swapped(done, found, revision, self.facts()))
-        return chosen
+        for _ in range(SWAPS_MAX):
+            record = machine.record
+            if machine.state is not State.LEADING or record is None:
+                return
+            done, found, revision = await self.coordinator.swap(record.resigned(chosen), machine.revision)
+            self.feed(machine.swapped(done, found, revision, self.facts()))
+            if done:
+                return
+        raise NotReady("the record of the group changes all the time: try again")
 
     async def pause(self, *, paused: bool) -> None:
         """Have nobody stand for election, or allow it again.

@@ -64,6 +64,7 @@ BETTER_S: Final = 1.5  # a member with a better log is given so long to stand
 PREFER_S: Final = 2.0  # as is the one that a candidate which resigned let go first
 OPENING_S: Final = 2.0  # a member that we have promised ourselves to opens its log in so long
 SEALING_S: Final = 2.0  # then a candidate gives up
+REST_S: Final = 5.0  # a member that could not open its log leaves others as long to stand
 REPLICA_GONE_S: Final = 1.0  # a leader resigns whose replicator is away for longer than a restart takes
 # What others say of epochs raises ours by no more at a time. Each epoch stands in the record before anybody
 # promises it, so only the record of a coordinator that was set back is further behind.
@@ -98,6 +99,7 @@ class Facts:
         seat: uuid of its store; "" while its replicator has not told.
         group: uuid of the group that its store belongs to; "" before there is one.
         adopted: how many voters besides itself have acknowledged its epoch; of a leader.
+        alone: too few voters have reported lately for anything to be committed; of a leader.
     """
 
     now: float
@@ -113,6 +115,7 @@ class Facts:
     seat: str
     group: str = ""
     adopted: int = 0
+    alone: bool = False
 
     @property
     def position(self) -> tuple[int, int]:
@@ -205,6 +208,7 @@ class Election:
     seals: dict[int, SealAnswer] = field(default_factory=dict)
     candidacy: GroupRecord | None = None  # what it swaps in, then what it gathers seals for
     replica_at: float = float("-inf")  # when the leader's replicator was there last
+    rests_until: float = float("-inf")  # it does not stand before
     change: GroupRecord | None = None  # with other voters, which the coordinator is to take
 
     @property
@@ -252,8 +256,6 @@ class Election:
         if record is None:
             if self.record is None:
                 self.revision = 0
-            else:
-                self.why = "the coordinator has lost the record of the group: give it its file back"
             return []
         if self.record is not None and revision <= self.revision:
             return []
@@ -328,6 +330,10 @@ class Election:
         self.why, self.replica_at = "", facts.now
         return [] if self.record is None else self.deposed(self.record)
 
+    def open_failed(self, facts: Facts) -> None:
+        """The log could not be opened; `closed` follows. Others may do better."""
+        self.state, self.rests_until = State.CLOSING, facts.now + REST_S
+
     def closed(self, facts: Facts, why: str = "") -> list[Action]:
         """The log is given back, or could not be opened."""
         change, self.change = self.change, None
@@ -380,7 +386,7 @@ class Election:
         return [swap, *self.close(f"member {prefer} is to lead")]
 
     def log_lost(self, facts: Facts) -> list[Action]:
-        """Let whoever can lead: our log takes nothing more before it is opened anew."""
+        """Let another one lead: our log takes nothing more before the replicator has opened it anew."""
         if self.state is not State.LEADING or self.record is None:
             return []
         swap = Swap(self.record.resigned(NOBODY), self.revision)
@@ -455,6 +461,8 @@ class Election:
         """Return why we hear no leader; "" while there is, or may be, one."""
         if self.leads and not facts.seat:
             return f"the replicator of member {self.member} is gone"
+        if self.leads and facts.alone:  # it has ceased to beat, and keeps nobody from standing
+            return f"too few members report to member {self.member}"
         if self.leads or self.state in (State.SWAPPING, State.SEALING) or self.change is not None:
             return ""
         record, now = self.record, facts.now
@@ -485,7 +493,7 @@ class Election:
                 self.suspicions, self.asked_at = {}, float("-inf")
                 return self.gather(facts)
             return []
-        if not self.may_stand(record, facts):
+        if not self.may_stand(record, facts) or facts.now < self.rests_until:
             return []
         self.trigger = self.silent(facts)
         if not self.trigger:

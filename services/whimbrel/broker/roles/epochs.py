@@ -16,6 +16,7 @@ from whimbrel.ha.epochs import EPOCH_MAX, adopted, reached
 from whimbrel.ha.switching import DIALECT
 from whimbrel.machine import Machine
 from whimbrel.model.group_record import GroupRecord
+from whimbrel.model.limits import BODY_BYTES_MAX
 from whimbrel.store.checkpoint import read_checkpoint, write_checkpoint
 from whimbrel.store.epoch_file import EpochFile
 from whimbrel.store.master_store import MasterStore
@@ -25,6 +26,8 @@ __all__ = ["begin_epoch", "choose_dialect"]
 
 logger = logging.getLogger(__name__)
 
+# A follower's log may end within a record when it is sealed, or behind a blank: opened, it ends before that.
+TORN_BYTES_MAX = 2 * BODY_BYTES_MAX
 CLASSIC = 1  # the replication protocol of `ha/protocol.py`
 
 
@@ -59,7 +62,7 @@ def begin_epoch(store: MasterStore, voters: Collection[int], term: GroupRecord |
     known = file.load()
     last = known[-1][0] if known else 0
     epoch = last + 1 if term is None else term.epoch
-    if term is not None and (epoch <= last or end < page.sealed_end):
+    if term is not None and (epoch <= last or end < page.sealed_end - TORN_BYTES_MAX):
         raise StoreError(
             f"the log ends at {end} in epoch {last}: it was sealed up to {page.sealed_end}, to lead epoch"
             f" {epoch}"

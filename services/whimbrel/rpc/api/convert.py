@@ -532,4 +532,5 @@ def election_status(message: admin.ElectionState) -> ElectionStatus:
         may_lead=message.may_lead,
         promised=message.promised,
         record=GroupRecord.decode(message.record) if message.record else None,
+        coordinator_trouble=message.coordinator_trouble,
     )

@@ -10,6 +10,7 @@ from whimbrel.broker.elections.machine import (
     EPOCH_STEP_MAX,
     OPENING_S,
     PREFER_S,
+    REST_S,
     SEALING_S,
     AskSeals,
     AskSuspicions,
@@ -120,6 +121,17 @@ def test_a_leader_that_is_gone_is_not_waited_for() -> None:
     assert election().tick(GONE) == [AskSuspicions((2, 3))]
     assert election().tick(replace(GONE, leaderless=False)) == []
     assert election().tick(replace(GONE, connected=True)) == []
+
+
+def test_a_leader_that_is_cut_off_from_its_followers_keeps_none_from_standing() -> None:
+    found = leading()
+    assert not found.silent(replace(GONE, now=200))
+    assert "too few" in found.silent(replace(GONE, now=200, alone=True))
+    assert found.tick(replace(GONE, now=200, alone=True)) == []  # it leads on until another one does
+    follower = election()
+    late = replace(FACTS, now=100.0 + silent_s(1))
+    follower.tick(late)
+    assert follower.suspected(suspicion(2, epoch=5), late)  # its leader says so
 
 
 def test_a_member_that_alone_is_cut_off_disturbs_nobody() -> None:
@@ -305,9 +317,12 @@ def test_a_leader_stops_when_the_record_names_another_one() -> None:
 def test_a_log_that_could_not_be_opened_is_followed_with() -> None:
     found = sealing()
     found.sealed(seal(3, 6), GONE)
+    found.open_failed(GONE)
     found.closed(GONE, "the disk is full")
     assert found.state is State.FOLLOWING and found.why == "the disk is full"
     assert found.candidacy is None
+    assert found.tick(GONE) == []  # others may do better
+    assert found.tick(replace(GONE, now=100.0 + REST_S)) == [AskSuspicions((2, 3))]
 
 
 def test_a_leader_whose_log_is_lost_resigns_in_favour_of_whoever_can() -> None:
@@ -419,7 +434,7 @@ def test_what_others_say_of_epochs_raises_ours_by_steps() -> None:
 def test_a_coordinator_that_has_lost_its_file_elects_nobody() -> None:
     found = election()
     assert found.learned(None, 0, FACTS) == []
-    assert found.record == RECORD and "lost" in found.why
+    assert found.record == RECORD and found.revision == 7
     fresh = election(None)
     assert fresh.tick(GONE) == [] and "give it its file back" in fresh.why
 

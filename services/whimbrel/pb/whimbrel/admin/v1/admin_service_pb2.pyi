@@ -413,20 +413,22 @@ class DescribeReplicationResponse(_message.Message):
     def __init__(self, broker_name: _Optional[str] = ..., broker_id: _Optional[int] = ..., role: _Optional[str] = ..., log_begin: _Optional[int] = ..., log_end: _Optional[int] = ..., flushed_offset: _Optional[int] = ..., confirmed_offset: _Optional[int] = ..., dispatched_offset: _Optional[int] = ..., replicator_alive: _Optional[bool] = ..., ha_address: _Optional[str] = ..., slaves: _Optional[_Iterable[_Union[SlaveConnection, _Mapping]]] = ..., connected: _Optional[bool] = ..., writable: _Optional[bool] = ..., advice: _Optional[str] = ..., replication: _Optional[str] = ..., flush: _Optional[str] = ..., expected_slaves: _Optional[int] = ..., lane: _Optional[str] = ..., election: _Optional[_Union[ElectionState, _Mapping]] = ...) -> None: ...
 
 class ElectionState(_message.Message):
-    __slots__ = ("member", "state", "why", "may_lead", "promised", "record")
+    __slots__ = ("member", "state", "why", "may_lead", "promised", "record", "coordinator_trouble")
     MEMBER_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     WHY_FIELD_NUMBER: _ClassVar[int]
     MAY_LEAD_FIELD_NUMBER: _ClassVar[int]
     PROMISED_FIELD_NUMBER: _ClassVar[int]
     RECORD_FIELD_NUMBER: _ClassVar[int]
+    COORDINATOR_TROUBLE_FIELD_NUMBER: _ClassVar[int]
     member: int
     state: str
     why: str
     may_lead: bool
     promised: int
     record: bytes
-    def __init__(self, member: _Optional[int] = ..., state: _Optional[str] = ..., why: _Optional[str] = ..., may_lead: _Optional[bool] = ..., promised: _Optional[int] = ..., record: _Optional[bytes] = ...) -> None: ...
+    coordinator_trouble: str
+    def __init__(self, member: _Optional[int] = ..., state: _Optional[str] = ..., why: _Optional[str] = ..., may_lead: _Optional[bool] = ..., promised: _Optional[int] = ..., record: _Optional[bytes] = ..., coordinator_trouble: _Optional[str] = ...) -> None: ...
 
 class PreservedSource(_message.Message):
     __slots__ = ("broker_name", "topic", "queue_id")

@@ -1,0 +1,1 @@
+"""Failovers of a group that elects its leader, one after the other, under load: `run.py`."""

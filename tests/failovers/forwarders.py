@@ -1,0 +1,122 @@
+"""TCP forwarders between members, so that one can be cut from all others without a firewall.
+
+    forwarder = Forwarder("127.0.0.11", 0)       # listens
+    forwarder.target = "127.0.0.1", 4711         # where its connections go on
+    forwarder.cut()                              # nothing passes; connections stay, new ones are taken
+    forwarder.mend()                             # what came meanwhile goes on
+
+A cut is silent, as that of a network is: neither side is told. What was sent meanwhile waits in the kernel's
+buffers. All of them run on one loop, on a thread of its own.
+"""
+
+import asyncio
+import threading
+from collections.abc import Coroutine
+from contextlib import suppress
+from typing import Any, Self
+
+__all__ = ["Forwarder", "Forwarders"]
+
+PIECE_BYTES = 1 << 16
+CLOSE_S = 5.0
+
+
+class Forwarder:
+    """One address that leads to another."""
+
+    def __init__(self) -> None:
+        self.target = ("127.0.0.1", 0)
+        self.address = ("127.0.0.1", 0)
+        self.open = asyncio.Event()
+        self.open.set()
+        self.server: asyncio.Server | None = None
+        self.tasks: set[asyncio.Task[None]] = set()
+
+    async def listen(self, host: str) -> Self:
+        """Take connections at a free port."""
+        self.server = await asyncio.start_server(self.take, host, 0)
+        self.address = self.server.sockets[0].getsockname()[:2]
+        return self
+
+    async def take(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Lead a connection on."""
+        task = asyncio.current_task()
+        assert task is not None
+        self.tasks.add(task)
+        try:
+            await self.open.wait()
+            theirs, ours = await asyncio.open_connection(*self.target)
+            try:
+                await asyncio.wait(
+                    [
+                        asyncio.create_task(self.pump(reader, ours)),
+                        asyncio.create_task(self.pump(theirs, writer)),
+                    ],
+                    return_when=asyncio.FIRST_COMPLETED,
+                )
+            finally:
+                ours.close()
+        except OSError:
+            pass  # nobody is there: this side learns it by the end of its connection
+        finally:
+            writer.close()
+            self.tasks.discard(task)
+
+    async def pump(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
+        """Lead one direction on until it ends."""
+        with suppress(OSError):
+            while data := await source.read(PIECE_BYTES):
+                await self.open.wait()
+                sink.write(data)
+                await sink.drain()
+            await self.open.wait()
+
+
+class Forwarders:
+    """All of a run, on a thread."""
+
+    def __init__(self) -> None:
+        self.loop = asyncio.new_event_loop()
+        self.all: list[Forwarder] = []
+        self.thread = threading.Thread(target=self.loop.run_forever, daemon=True, name="forwarders")
+        self.thread.start()
+
+    def do(self, work: Coroutine[Any, Any, Any]) -> Any:
+        """Have something done on the loop."""
+        return asyncio.run_coroutine_threadsafe(work, self.loop).result(CLOSE_S)
+
+    def add(self, host: str) -> Forwarder:
+        """Begin another one."""
+
+        async def begin() -> Forwarder:
+            return await Forwarder().listen(host)
+
+        forwarder: Forwarder = self.do(begin())
+        self.all.append(forwarder)
+        return forwarder
+
+    def cut(self, *forwarders: Forwarder) -> None:
+        """Let nothing pass."""
+        for each in forwarders:
+            self.loop.call_soon_threadsafe(each.open.clear)
+
+    def mend(self, *forwarders: Forwarder) -> None:
+        """Let all pass again."""
+        for each in forwarders:
+            self.loop.call_soon_threadsafe(each.open.set)
+
+    def close(self) -> None:
+        """End all."""
+
+        async def end() -> None:
+            for each in self.all:
+                each.open.set()
+                if each.server is not None:
+                    each.server.close()
+                for task in list(each.tasks):
+                    task.cancel()
+            await asyncio.sleep(0)
+
+        self.do(end())
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self.thread.join(CLOSE_S)
