@@ -29,7 +29,17 @@ from processes import until
 from whimbrel.client import sync
 from whimbrel.model.message import Resolution
 
-__all__ = ["Redeliveries", "check", "messages_of", "redeliveries"]
+__all__ = [
+    "ACK_S",
+    "UNDELIVERED",
+    "Messages",
+    "Redeliveries",
+    "check",
+    "check_noted",
+    "check_ordered",
+    "redeliveries",
+    "unequal",
+]
 
 EQUAL_S = 30.0  # for all members to have the same log
 ACK_S = 2.0  # the docs: leases travel every second at the latest
@@ -122,19 +132,23 @@ def check_members(group: ElectedGroup) -> tuple[list[Finding], dict[str, Message
         return 0 if others else end
 
     end = int(until(equal, timeout=EQUAL_S, what=lambda: f"equal log ends: {[m.view() for m in members]}"))
-    first, *rest = members
-    messages, log = messages_of(first), log_bytes(first.broker.store, end)
+    held = {each.number: (messages_of(each), log_bytes(each.broker.store, end)) for each in members}
+    return unequal(held), held[members[0].number][0]
+
+
+def unequal(held: dict[int, tuple[dict[str, Messages], bytes]]) -> list[Finding]:
+    """Return in what members differ from the first one; given are messages by topic and the log of each."""
+    (first, (messages, log)), *others = held.items()
     found = []
-    for other in rest:
-        theirs = messages_of(other)
+    for number, (theirs, their_log) in others:
         found += [
-            Finding("unequal", f"{topic}: members {first.number} and {other.number} have other messages")
-            for topic in QUEUES
+            Finding("unequal", f"{topic}: members {first} and {number} have other messages")
+            for topic in messages
             if theirs[topic] != messages[topic]
         ]
-        if log_bytes(other.broker.store, end) != log:
-            found.append(Finding("unequal", f"the logs of members {first.number} and {other.number}"))
-    return found, messages
+        if their_log != log:
+            found.append(Finding("unequal", f"the logs of members {first} and {number}"))
+    return found
 
 
 def check_ordered(load: Load, complete: Messages) -> list[Finding]:

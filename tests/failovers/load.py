@@ -80,7 +80,9 @@ class Note:
         outcome: of its send.
         due: when a delayed one may be delivered, by the wall clock.
         wish: what its producer wants of a transaction; UNKNOWN leaves it to the check.
-        ended: what an end of the transaction was answered for.
+        ended: an end of the transaction was answered OK.
+        unsure: an end of it may have been taken: a try had no answer, or the check was asked. The next leader
+            does not know any more what was decided, and refuses the same end.
         delivered: places at which its group got it.
     """
 
@@ -88,6 +90,7 @@ class Note:
     due: float = 0.0
     wish: Resolution = Resolution.UNKNOWN
     ended: bool = False
+    unsure: bool = False
     delivered: set[Place] = field(default_factory=set)
 
 
@@ -292,10 +295,13 @@ class Load:
             try:
                 await end()
             except InvalidTransactionId as error:
-                self.findings.append(f"the transaction of {body!r}: {error}")
+                self.failed("end", error)
+                if not note.unsure:
+                    self.findings.append(f"the transaction of {body!r}: {error}")
                 return
             except WhimbrelError as error:
                 self.failed("end", error)
+                note.unsure |= outcome_of(error) != "none"
                 await transaction.look_for_broker()
                 await asyncio.sleep(PAUSE_S)
             else:
@@ -304,7 +310,9 @@ class Load:
 
     def check(self, message: ReceivedMessage) -> Resolution:
         """Say what becomes of a transaction that was left open."""
-        return resolution_of(message.body, self.notes[PAID][message.body])
+        note = self.notes[PAID][message.body]
+        note.unsure = True
+        return resolution_of(message.body, note)
 
     async def receiving(self, group: str, topic: str, once: Callable[[Consumer], Awaitable[None]]) -> None:
         """Run a consumer that does something again and again."""

@@ -9,6 +9,7 @@ logs of all processes. `--first N` begins with that round, which repeats it.
 """
 
 import argparse
+import logging
 import random
 import shutil
 import sys
@@ -25,6 +26,7 @@ __all__ = ["main"]
 
 ROUND = 20  # failovers
 CUTS_EVERY = 4  # rounds
+BESIDE = "\n## Beside RocketMQ\n"  # from there on the page is written by hand, of what `beside.py` prints
 CUTS = 2  # rounds with cuts have as many times fewer failovers
 
 
@@ -36,6 +38,7 @@ def main(words: list[str]) -> int:
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--page", type=Path, default=None)
     given = parser.parse_args(words)
+    logging.getLogger("whimbrel").setLevel(logging.CRITICAL)  # clients warn of what is done on purpose here
     seed = random.SystemRandom().randrange(1 << 32) if given.seed is None else given.seed
     commit = provenance.commit()
     say(f"seed {seed}, commit {commit}, {given.count} failovers")
@@ -53,7 +56,8 @@ def main(words: list[str]) -> int:
             break
     text = page(results, seed=seed, commit=commit, minutes=(time.monotonic() - began) / 60)
     if given.page is not None:
-        given.page.write_text(text, encoding="utf-8")
+        before = given.page.read_text(encoding="utf-8") if given.page.exists() else ""
+        given.page.write_text(text + before[before.find(BESIDE) :] * (BESIDE in before), encoding="utf-8")
     say(text)
     return 1 if any(result.findings for result in results) else 0
 

@@ -5,9 +5,11 @@ has been consumed. How long their sends and receives pause is printed, and never
 says what came out.
 """
 
+import contextlib
 import signal
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
@@ -24,6 +26,7 @@ FLOW_S = 60.0  # SDKs look at their routes every 30 s, so that they go on by the
 HANG_S = 15.0
 WITHOUT_PUSH = ("rust",)
 QUICK = ("python",)
+ESTABLISHED = "01"  # in /proc/net/tcp
 
 
 @pytest.fixture(scope="module")
@@ -70,6 +73,13 @@ class Clients:
         for consumer in self.consumers.values():
             consumer.wait_bodies("got", newest, FLOW_S)
 
+    def dialled(self, member: Member) -> str:
+        """Tell which of them are connected to a member's broker: of several addresses SDKs dial any."""
+        port = int(member.broker.grpc.rpartition(":")[2])
+        programs = {"producer": self.producer, **self.consumers}
+        found = [name for name, program in programs.items() if port in remote_ports(program.child.pid)]
+        return ", ".join(found) or "none"
+
     def pauses(self, since: float) -> str:
         """Tell the longest pauses since a moment."""
         told = [f"sends {self.producer.longest_pause('sent', since):.1f} s"]
@@ -91,6 +101,21 @@ class Clients:
         return told
 
 
+def remote_ports(pid: int) -> set[int]:
+    """Return the ports to which a process has connections."""
+    inodes = set()
+    for link in Path(f"/proc/{pid}/fd").iterdir():
+        with contextlib.suppress(OSError):  # closed meanwhile
+            inodes.add(str(link.readlink()))
+    ports = set()
+    for table in ("tcp", "tcp6"):
+        for line in Path(f"/proc/{pid}/net/{table}").read_text().splitlines()[1:]:
+            _, _, remote, state, *rest = line.split()
+            if state == ESTABLISHED and f"socket:[{rest[5]}]" in inodes:
+                ports.add(int(remote.rpartition(":")[2], 16))
+    return ports
+
+
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize("fault", [kill, hang], ids=lambda each: each.__name__)
 @pytest.mark.parametrize(
@@ -104,18 +129,19 @@ def test_running_clients_go_on_at_the_next_leader(
     leader = group.await_in_step()
     topic = f"{fault.__name__}-{language}"
     with Clients(language, group, topic) as clients:
+        dialled = clients.dialled(leader)
         began = time.monotonic()
         away_s = fault(leader)
         group.await_leader(leader)
         elected_s = time.monotonic() - began
         elapse(max(0.0, away_s - elected_s))
-        meanwhile = clients.pauses(began), len(clients.producer.of("sent"))
+        meanwhile = clients.pauses(began)
         group.mend()
         clients.flow()
         measured(
             f"{language}, {fault.__name__} of the leader, the next after {elected_s:.1f} s:"
-            f" {clients.pauses(began)};"
-            f" before the old one is back after {away_s:g} s: {meanwhile[0]}; {clients.all_through()}"
+            f" {clients.pauses(began)} ({meanwhile} before the old one is back, after {away_s:g} s);"
+            f" connected to it: {dialled}; {clients.all_through()}"
         )
         if failed := clients.producer.of("failed"):
             measured(f"{language}: {failed[0]}")

@@ -17,7 +17,7 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from whimbrel.deferred import Deferred
 from whimbrel.errors import NotReady, WhimbrelError
-from whimbrel.model.wire import CLIENT_ID_HEADER, CLIENT_PEER_HEADER, NAMESPACE_HEADER
+from whimbrel.model.wire import CLIENT_ID_HEADER, CLIENT_PEER_HEADER, LANGUAGE_HEADER, NAMESPACE_HEADER
 from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as v2
 from whimbrel.pb.apache.rocketmq.v2 import service_pb2 as messaging
 from whimbrel.rpc.api.calls import MESSAGING, Metadata, Outbound
@@ -26,7 +26,8 @@ from whimbrel.rpc.server.handlers import Call
 __all__ = ["CACHED_MAX", "Ask", "Assignments"]
 
 CACHED_MAX = 4096  # answers of some 300 bytes: topics times access points in use
-FORWARDED = (CLIENT_ID_HEADER, NAMESPACE_HEADER)
+ANSWERED_BY = (NAMESPACE_HEADER, LANGUAGE_HEADER)  # SDKs differ in how many addresses they can dial
+FORWARDED = (CLIENT_ID_HEADER, *ANSWERED_BY)
 
 Response = messaging.QueryAssignmentResponse
 
@@ -72,7 +73,7 @@ class Assignments:
         headers = [(name, call.metadata[name]) for name in FORWARDED if call.metadata.get(name)]
         headers.append((CLIENT_PEER_HEADER, call.peer))
         payload = request.SerializeToString(deterministic=True)
-        key = payload + call.metadata.get(NAMESPACE_HEADER, "").encode()
+        key = payload + "\0".join(call.metadata.get(name, "") for name in ANSWERED_BY).encode()
         try:
             outbound = Outbound(MESSAGING + "QueryAssignment", payload, decoded)
             response = await self.ask(outbound, headers)

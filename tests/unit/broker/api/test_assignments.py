@@ -85,12 +85,13 @@ async def test_the_nameservers_answer_is_passed_on_and_never_the_endpoints_of_th
     assert [asked.endpoints.addresses[0].port for asked, _ in rig.asked] == [NAMESERVER_PORT, BROKER_PORT]
 
 
-async def test_the_client_and_its_namespace_are_passed_on_too(rig: Rig) -> None:
+async def test_the_client_its_namespace_and_its_language_are_passed_on_too(rig: Rig) -> None:
     rig.answer = response(BROKER_PORT)
-    await rig.query({"x-mq-namespace": "ns1", "x-mq-language": "HTTP"})
+    await rig.query({"x-mq-namespace": "ns1", "x-mq-language": "HTTP", "x-mq-client-version": "1"})
     assert rig.asked[0][1] == {
         "x-mq-client-id": "c",
         "x-mq-namespace": "ns1",
+        "x-mq-language": "HTTP",
         "x-whimbrel-client-peer": "p",
     }
 
@@ -106,6 +107,8 @@ async def test_the_last_answer_to_the_same_question_stands_while_no_nameserver_a
     rig.answer = silence
     assert await rig.query() == known
     assert await rig.query({"x-mq-client-id": "another"}) == known
+    with pytest.raises(NotReady):  # to another SDK the answer may be another one
+        await rig.query({"x-mq-language": "JAVA"})
 
 
 async def test_request_without_any_answer_is_refused_instead_of_sending_pollers_to_the_nameserver(
