@@ -28,6 +28,7 @@ ROW_SHARE, UPON_SHARE = (
     0.5,
 )  # of plans with several faults of leaders in a row, and of those upon an election
 LEADER_SHARE, FOLLOWER_SHARE = 0.5, 0.15  # of faults that strike by role
+TAIL_SHARE = 0.2  # of plans in which a loss of power may take what only the leader has besides
 ROW = ("crash", "crash", "kill", "hang", "pause", "isolate", "power", "stop")
 UPON = ("stop", "stop", "crash", "kill", "hang", "isolate", "power", "reset")
 STOPPED_CALLS = (1, 60)  # a process that is stopped ends at one of so many calls of files
@@ -69,6 +70,8 @@ def elections_plan(seed: int) -> Plan:
         faults += draw_row(rng, flush)
     if rng.random() < UPON_SHARE:
         faults += draw_upon(rng, flush, names)
+    if rng.random() < TAIL_SHARE:
+        faults += draw_tail(rng)
     # Delayed messages may come twice where leaders' clocks differ: what the last record's time says is too
     # little then.
     clocks = any(fault.kind == "clock" for fault in faults)
@@ -120,6 +123,19 @@ def draw_upon(rng: random.Random, flush: Mode, nameservers: list[str]) -> list[F
     if rng.random() < 0.25:
         kind, target = rng.choice(("kill", "stop", "power")), nameservers[0]
     return [lost, replace(strike(rng, lost.at - 0.01, kind, target, flush), upon="election")]
+
+
+def draw_tail(rng: random.Random) -> list[Fault]:
+    """Draw that one member lacks what another one loses with its power, just before the leader is killed."""
+    at = rng.uniform(BEGIN_S, QUIET_S - 20.0)
+    apart, struck = rng.sample(MEMBERS, 2)
+    lost = at + rng.uniform(4.0, 6.0)
+    return [
+        Fault(at, "isolate", apart, for_s=10.0),
+        Fault(lost - 0.3, "burst", amount=float(rng.randint(*BURST))),
+        Fault(lost, "power", struck, for_s=rng.uniform(1.0, 2.0)),
+        Fault(lost + rng.uniform(0.05, 0.9), "crash", "leader", for_s=8.0),
+    ]
 
 
 def strike(rng: random.Random, at: float, kind: str, target: str, flush: Mode) -> Fault:
