@@ -32,7 +32,7 @@ from sim.nodes import BrokerNode, LoopNode, NameserverNode, ReplicatorNode
 from sim.plan import END_S, QUIET_S, Fault, Plan
 from sim.positions import LedgerClient
 from sim.process import SimProcess
-from sim.scheduler import Scheduler
+from sim.scheduler import Crash, Scheduler
 from sim.takeover import Takeovers
 from sim.upkeep import SELDOM, TRANSIENT
 from whimbrel.broker.options import BrokerOptions
@@ -410,7 +410,12 @@ class Cluster:
         """
         self.scheduler.later(self.CHECK_S, self.check)
         self.scheduler.later(0.2, self.supervise)
-        self.scheduler.run_until(until)
+        while True:
+            try:
+                self.scheduler.run_until(until)
+            except Crash:  # out of a process that a fault has ended within a call (`fault_stop`)
+                continue
+            return
 
     def check(self) -> None:
         """Look at everything, again and again."""
@@ -486,6 +491,29 @@ class Cluster:
         """Stop a host's broker and replicator for a while."""
         for part in PARTS:
             self.fault_pause(replace(fault, target=f"{fault.target}.{part}"))
+
+    def fault_stop(self, fault: Fault) -> None:
+        """End a process at one of its next calls of files, the amount says which; its host, for `power`."""
+        process, member, _ = self.parts(fault.target)
+        if process.dead:
+            return
+        files, left = process.machine.files, int(fault.amount)
+
+        def count(call: str, _: tuple[Any, ...]) -> None:
+            nonlocal left
+            left -= 1
+            if left:
+                return
+            files.on_call = None
+            self.note(f"{process.name} ends at a call of {call}{', with its host' * bool(fault.other)}")
+            if not fault.other:
+                self.fault_kill(fault)
+            elif member is None:
+                self.lose_nameserver(fault.target.partition(".")[0], fault.for_s)
+            else:
+                self.lose_power(member, fault.for_s)
+
+        files.on_call = count
 
     def fault_isolate(self, fault: Fault) -> None:
         """Cut a host off from the other members, and from nameservers as well unless `other` says so.
@@ -655,6 +683,7 @@ class Cluster:
         self.held.clear()
         for process in self.processes:
             process.resume()
+            process.machine.files.on_call = None
         for member in self.members.values():
             member.held_down.clear()
             member.disk.heal()

@@ -143,9 +143,10 @@ class Elections:
 
     def bears(self, fault: Fault) -> bool:
         """Return whether the modes promise to stand a fault now; it has names of hosts."""
-        member = self.cluster.members.get(fault.target)
+        kind = "power" if fault.kind == "stop" and fault.other else fault.kind
         loses = ("replace",) if self.cluster.plan.flush == "sync" else ("replace", "power", "sync_error")
-        if member is None or fault.kind not in loses:
+        member = self.cluster.members.get(fault.target.partition(".")[0])
+        if member is None or kind not in loses:
             return True
         return all(other is member or self.votes(other) for other in self.group)
 

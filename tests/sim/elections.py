@@ -28,8 +28,10 @@ ROW_SHARE, UPON_SHARE = (
     0.5,
 )  # of plans with several faults of leaders in a row, and of those upon an election
 LEADER_SHARE, FOLLOWER_SHARE = 0.5, 0.15  # of faults that strike by role
-ROW = ("crash", "crash", "kill", "hang", "pause", "isolate", "power")
-UPON = ("crash", "kill", "hang", "isolate", "power", "reset")
+TAIL_SHARE = 0.2  # of plans in which a loss of power may take what only the leader has besides
+ROW = ("crash", "crash", "kill", "hang", "pause", "isolate", "power", "stop")
+UPON = ("stop", "stop", "crash", "kill", "hang", "isolate", "power", "reset")
+STOPPED_CALLS = (1, 60)  # a process that is stopped ends at one of so many calls of files
 ELECTION_FAULTS = (
     "crash",
     "crash",
@@ -44,6 +46,8 @@ ELECTION_FAULTS = (
     "reset",
     "power",
     "power_all",
+    "stop",
+    "stop",
     "replace",
     "clock",
     "sync_error",
@@ -63,9 +67,11 @@ def elections_plan(seed: int) -> Plan:
     faults = [draw_fault(rng, flush, names) for _ in range(rng.randint(3, 6))]
     faults = replaced_once(faults)
     if rng.random() < ROW_SHARE:
-        faults += draw_row(rng)
+        faults += draw_row(rng, flush)
     if rng.random() < UPON_SHARE:
-        faults += draw_upon(rng, names)
+        faults += draw_upon(rng, flush, names)
+    if rng.random() < TAIL_SHARE:
+        faults += draw_tail(rng)
     # Delayed messages may come twice where leaders' clocks differ: what the last record's time says is too
     # little then.
     clocks = any(fault.kind == "clock" for fault in faults)
@@ -99,30 +105,47 @@ def replaced_once(faults: list[Fault]) -> list[Fault]:
     return [replace(fault, kind="power") if fault in replaced[1:] else fault for fault in faults]
 
 
-def draw_row(rng: random.Random) -> list[Fault]:
+def draw_row(rng: random.Random, flush: Mode) -> list[Fault]:
     """Draw some faults of leaders, one soon after the other."""
     at, found = rng.uniform(BEGIN_S, QUIET_S - 16.0), []
     for _ in range(rng.randint(2, 4)):
-        found.append(strike(rng, at, rng.choice(ROW), "leader"))
+        found.append(strike(rng, at, rng.choice(ROW), "leader", flush))
         at += rng.choice((rng.uniform(0.05, 0.8), rng.uniform(0.5, 4.0)))
     return found
 
 
-def draw_upon(rng: random.Random, nameservers: list[str]) -> list[Fault]:
+def draw_upon(rng: random.Random, flush: Mode, nameservers: list[str]) -> list[Fault]:
     """Draw the loss of a leader, and what happens while another one is elected."""
-    lost = strike(
-        rng, rng.uniform(BEGIN_S, QUIET_S - 12.0), rng.choice(("crash", "isolate", "hang")), "leader"
-    )
+    at, kind = rng.uniform(BEGIN_S, QUIET_S - 12.0), rng.choice(("crash", "isolate", "hang"))
+    lost = strike(rng, at, kind, "leader", flush)
     kind = rng.choice(UPON)
     target = rng.choice(("candidate", "candidate", "follower", "leader"))
     if rng.random() < 0.25:
-        kind, target = rng.choice(("kill", "power")), nameservers[0]
-    return [lost, replace(strike(rng, lost.at - 0.01, kind, target), upon="election")]
+        kind, target = rng.choice(("kill", "stop", "power")), nameservers[0]
+    return [lost, replace(strike(rng, lost.at - 0.01, kind, target, flush), upon="election")]
 
 
-def strike(rng: random.Random, at: float, kind: str, target: str) -> Fault:
+def draw_tail(rng: random.Random) -> list[Fault]:
+    """Draw that one member lacks what another one loses with its power, just before the leader is killed."""
+    at = rng.uniform(BEGIN_S, QUIET_S - 20.0)
+    apart, struck = rng.sample(MEMBERS, 2)
+    lost = at + rng.uniform(4.0, 6.0)
+    return [
+        Fault(at, "isolate", apart, for_s=10.0),
+        Fault(lost - 0.3, "burst", amount=float(rng.randint(*BURST))),
+        Fault(lost, "power", struck, for_s=rng.uniform(1.0, 2.0)),
+        Fault(lost + rng.uniform(0.05, 0.9), "crash", "leader", for_s=8.0),
+    ]
+
+
+def strike(rng: random.Random, at: float, kind: str, target: str, flush: Mode) -> Fault:
     """Draw a fault of a kind at a member, a nameserver or a role."""
     match kind:
+        case "stop":
+            part = "nameserver" if target.startswith("n") else rng.choice(("broker", "replicator"))
+            power = "power" if rng.random() < 0.5 and (flush == "sync" or part == "nameserver") else ""
+            for_s, calls = rng.choice((0.05, 0.5, 3.0)), float(rng.randint(*STOPPED_CALLS))
+            return Fault(at, kind, f"{target}.{part}", power, for_s=for_s, amount=calls)
         case "kill" | "pause":
             part = "nameserver" if target.startswith("n") else rng.choice(("broker", "replicator"))
             for_s = rng.choice((0.05, 0.5, 3.0, 8.0)) if kind == "kill" else rng.uniform(0.2, 8.0)
@@ -146,8 +169,8 @@ def draw_fault(rng: random.Random, flush: Mode, nameservers: list[str]) -> Fault
     at, target = rng.uniform(BEGIN_S, QUIET_S - 5.0), draw_target(rng)
     kind = rng.choice(ELECTION_FAULTS)
     match kind:
-        case "kill" | "pause" | "power" if rng.random() < 0.15:
-            return strike(rng, at, kind, rng.choice(nameservers))
+        case "kill" | "pause" | "power" | "stop" if rng.random() < 0.15:
+            return strike(rng, at, kind, rng.choice(nameservers), flush)
         case "cut":
             other = rng.choice([name for name in (*MEMBERS, *nameservers, "c0", "c1") if name != target])
             for_s, one_way = rng.uniform(0.3, 20.0), float(rng.random() < 0.5)
@@ -155,7 +178,7 @@ def draw_fault(rng: random.Random, flush: Mode, nameservers: list[str]) -> Fault
         case "power_all" if flush == "sync":
             return Fault(at, kind, for_s=rng.uniform(0.5, 5.0))
         case "power_all":
-            return strike(rng, at, "power", target)
+            return strike(rng, at, "power", target, flush)
         case "clock":
             jump = rng.choice((-3600.0, -5.0, 5.0, 3600.0, 400_000.0))
             return Fault(at, kind, target, amount=jump)
@@ -165,4 +188,4 @@ def draw_fault(rng: random.Random, flush: Mode, nameservers: list[str]) -> Fault
             return Fault(at, kind, target, for_s=rng.uniform(0.5, 6.0))
         case "burst":
             return Fault(at, kind, amount=float(rng.randint(*BURST)))
-    return strike(rng, at, kind, target)
+    return strike(rng, at, kind, target, flush)

@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING
 import whimbrel.broker.broker as broker_module
 from sim.cluster import Cluster
 from sim.elected import watched
-from sim.election_rules import ELECTION_FIRST_SEEDS, ELECTION_RULES
+from sim.election_rules import ELECTION_FIRST_SEEDS, ELECTION_RULES, UNSEEN
 from sim.elections import elections_plan
 from sim.invariants import Invariants
 from sim.majority import majority_plan
@@ -176,7 +176,7 @@ def find_rules(options: argparse.Namespace) -> int:
     missed, text, seeds_max, draw = 0, options.without, options.seeds_max, drawing(options)
     rules, firsts = (ELECTION_RULES, ELECTION_FIRST_SEEDS) if options.elections else (RULES, FIRST_SEEDS)
     for rule in rules:
-        if text not in ("all", rule) and text not in rule:
+        if (text == "all" and rule in UNSEEN) or (text not in ("all", rule) and text not in rule):
             continue
         begin = max(options.first, firsts.get(rule, options.first))
         plans = map(draw, range(begin, begin + seeds_max))

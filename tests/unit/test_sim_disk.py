@@ -398,3 +398,16 @@ def test_it_behaves_as_the_real_file_system_does(seed: int, tmp_path: Path) -> N
         at, data = rng.randrange(1, 9000), rng.randbytes(rng.randrange(1, 9000))
         outcomes = [attempt(files, root, what, one, two, at, data) for files, root in sides]
         assert outcomes[0] == outcomes[1], (what, one, two)
+
+
+def test_another_process_sees_that_a_file_is_locked_and_the_holder_does_not() -> None:
+    disk, files = make_disk()
+    fd = write(files, FILE, b"lock")
+    other = SimFiles(disk)
+    theirs = other.open(FILE, os.O_RDONLY)
+    assert not other.is_locked(theirs)
+    files.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 1)
+    assert other.is_locked(theirs)
+    assert not files.is_locked(fd)
+    files.kill()
+    assert not other.is_locked(theirs)

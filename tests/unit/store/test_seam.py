@@ -41,7 +41,6 @@ READERS = {"view.py", "verify.py", "inspect.py"}
 READERS |= {"modes.py"}
 ALLOWED = {
     ("commitlog.py", "os.getpid"): "a process has one, on every machine",
-    ("locking.py", "fcntl.fcntl"): "`is_locked`, for the tools that only read",
     ("shared_page.py", "threading.Lock"): "a memory barrier: it is never contended",
     ("shared_page.py", "page.read_text"): "a cell of the page",
     ("shared_page.py", "page.write_text"): "the same",
