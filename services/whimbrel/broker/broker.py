@@ -61,6 +61,7 @@ logger = logging.getLogger(__name__)
 ROLES: dict[BrokerRole, type[MasterRole] | type[SlaveRole]] = {"master": MasterRole, "slave": SlaveRole}
 SWITCHING = "this broker changes its role: try again"
 STOPPING = "the broker is stopping"
+HANDING_OVER = "another member is to lead: try again"
 DRAIN_S, DRAIN_POLL_S = 1.0, 0.005  # for sends that wait when a leader resigns
 
 
@@ -173,11 +174,16 @@ class Broker:
             await registration.stop()
 
     async def drain(self) -> None:
-        """Take no sends any more, and wait until those that wait are committed, for `DRAIN_S` at most."""
-        role = self.role
-        if not isinstance(role, MasterRole):
+        """Take no sends any more, and wait until those that wait are committed, for `DRAIN_S` at most.
+
+        Clients' calls are held from then on: the role ends next.
+        """
+        role, context = self.role, self.context
+        if not isinstance(role, MasterRole) or context is None:
             return
-        role.refuse_writes("another member is to lead: try again")
+        if context.leader_calls is not None:
+            context.leader_calls.suspend(HANDING_OVER)
+        role.refuse_writes(HANDING_OVER)
         deadline = self.loop.time() + DRAIN_S
         while role.appender.unfinished:
             if self.loop.time() > deadline:
