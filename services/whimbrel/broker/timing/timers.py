@@ -5,7 +5,8 @@
                  queue offset)                  that is read next)
 
 One loop does both, 100 ms apart at least, in steps of some milliseconds, so that it never keeps the event
-loop for long. A slot is read when its second is over and everything that was sent until then has its unit:
+loop for long. A slot is read when its second is over and everything that was sent until then has its unit,
+which where a majority commits is when that is committed:
 
     collect   its units, from the last to the first, and what its recalls name
     deliver   in the order of sending, through the broker's own appends; refused: the same one again, later
@@ -144,6 +145,8 @@ class Timers:
         self.delays: Series[Histogram] = Series(lambda: Histogram(DELAY_S))
         self.offered: tuple[int, int] | None = None
         self.goal_ms = 0  # slave: the master's R
+        self.second = 0  # the last one in which slots were looked at
+        self.closed_ms = self.closed_end = 0  # slots before are read once the log is committed up to there
         self.load()
 
     # Start and end
@@ -349,7 +352,7 @@ class Timers:
         while self.machine.monotonic() < until:
             slot = self.slots.slot
             if slot is None:
-                if self.read_ms >= now or self.behind:
+                if self.read_ms >= now or self.behind or not self.all_committed(now):
                     return False
                 self.read_ms = self.files.next_used(self.read_ms, now)
                 if self.read_ms < now:
@@ -357,6 +360,17 @@ class Timers:
             elif not self.slots.step(slot, until):
                 return False
         return True
+
+    def all_committed(self, now: int) -> bool:
+        """Return whether all is committed that was stored before a second began: it may recall what is due.
+
+        From then on nothing that is due can be recalled. Where no majority commits, all always is.
+        """
+        if now != self.second:
+            self.second = now
+            if self.store.visible_end < self.store.written:
+                self.closed_ms, self.closed_end = now, self.store.written
+        return self.store.visible_end >= self.closed_end
 
     def slot_done(self, read_ms: int) -> None:
         """Go on to the next slot."""
@@ -411,7 +425,9 @@ class Timers:
 
     def is_open(self, time_ms: int) -> bool:
         """Return whether a recall for a slot still comes in time: nothing of it was delivered."""
-        return time_ms >= self.read_ms and (self.slots.slot is None or self.slots.slot.time_ms != time_ms)
+        if time_ms < max(self.read_ms, self.closed_ms):
+            return False
+        return self.slots.slot is None or self.slots.slot.time_ms != time_ms
 
     def before_removal(self, begin: int) -> int:
         """Begin to store messages again that wait below an offset; return below which files may go now."""

@@ -772,3 +772,22 @@ def test_units_of_what_is_not_known_to_be_committed_any_more_are_made_again_once
     rig.store.commit(rig.store.written)
     rig.work()
     assert rig.timers.files.end == 2 * UNIT_SIZE
+
+
+def test_a_recall_that_is_not_committed_yet_is_waited_for(uncommitted_rig: Rig) -> None:
+    rig = uncommitted_rig
+    due = NOW + 3000
+    rig.send_and_take("one", 3000)
+    rig.send_and_take("two", 3000)
+    rig.store.commit(rig.store.written)
+    rig.work(2900)
+    assert rig.timers.is_open(due)
+    rig.recall("one", due)
+    assert rig.timers.is_open(due)
+    rig.work(3000)
+    assert rig.delivered() == [] and rig.store.queue_range(TOPIC, 0) == (0, 0)
+    assert not rig.timers.is_open(due)  # what comes now comes too late
+    rig.store.commit(rig.store.written)
+    rig.work(2000)
+    rig.store.commit(rig.store.written)
+    assert rig.ids() == ["two"]
