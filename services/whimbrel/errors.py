@@ -324,6 +324,10 @@ class StoreFull(Refused):
     reason = "STORE_FULL"
     grpc = "RESOURCE_EXHAUSTED"
 
+    def __str__(self) -> str:
+        """Return the sentence; a dispatcher's also holds the place where it goes on."""
+        return str(self.args[0]) if self.args else ""
+
 
 class NoReplica(Refused):
     """Synchronous replication, and too few slaves are connected and near enough; asked before the append."""
