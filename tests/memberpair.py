@@ -16,9 +16,10 @@ from typing import Self
 
 from masterlog import MasterLog
 from whimbrel.ha.epochs import Epochs, adopted
-from whimbrel.ha.switching import DIALECT, MEMBER_MAX
+from whimbrel.ha.switching import DIALECT
 from whimbrel.lane import Lane
 from whimbrel.machine import Machine
+from whimbrel.model.group_record import MEMBER_MAX
 from whimbrel.replicator.feeder import Feeder
 from whimbrel.replicator.follower import Follower
 from whimbrel.replicator.loop import Loop

@@ -229,7 +229,7 @@ class BrokerOptions:
                 "voters: replication majority needs the ids of all members whose copies count,"
                 " such as 0, 1 and 2 for a master and two slaves"
             )
-        from whimbrel.ha.switching import MEMBER_MAX
+        from whimbrel.model.group_record import MEMBER_MAX
 
         for text in self.voters:
             if not (text.isascii() and text.isdecimal() and int(text) <= MEMBER_MAX):

@@ -26,10 +26,10 @@ import zlib
 from typing import Final
 
 from whimbrel.errors import WhimbrelError
+from whimbrel.model.group_record import EPOCH_MAX
 
 __all__ = [
     "EPOCHS_MAX",
-    "EPOCH_MAX",
     "OFFSET_MAX",
     "TEXT_BYTES_MAX",
     "BadEpochs",
@@ -48,7 +48,6 @@ __all__ = [
 Epochs = tuple[tuple[int, int], ...]  # (epoch, offset of its first byte), the oldest first
 
 EPOCHS_MAX: Final = 1000  # of a list; RocketMQ's answer to a handshake has room for so many
-EPOCH_MAX: Final = (1 << 31) - 1  # an i32 on the wire
 OFFSET_MAX: Final = (1 << 63) - 1
 # Two head lines, and of each entry the two numbers, a hyphen and the line end, which may have two characters.
 TEXT_BYTES_MAX: Final = 32 + EPOCHS_MAX * (10 + 1 + 19 + 2)

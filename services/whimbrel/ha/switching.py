@@ -77,7 +77,6 @@ from typing import Final
 
 from whimbrel.errors import ConnectionClosed, LocalProtocolError, RemoteProtocolError
 from whimbrel.ha.epochs import (
-    EPOCH_MAX,
     EPOCHS_MAX,
     OFFSET_MAX,
     BadEpochs,
@@ -99,6 +98,7 @@ from whimbrel.ha.protocol import (
     SlaveEvent,
     SlaveProtocol,
 )
+from whimbrel.model.group_record import EPOCH_MAX, MEMBER_MAX
 
 __all__ = [
     "BEAT_S",
@@ -107,7 +107,6 @@ __all__ = [
     "HANDSHAKE_S",
     "MAGIC_BYTES",
     "MEMBER_HEADER_BYTES",
-    "MEMBER_MAX",
     "NOBODY",
     "Answer",
     "Diverged",
@@ -121,7 +120,6 @@ DIALECT: Final = 2  # what the page's `ha_dialect` says of groups that speak thi
 BEAT_S: Final = 0.5  # a frame without a body, and a repeated report, of a connection that is idle for so long
 COMMIT_APART_S: Final = 0.001  # between two frames that only say that the commit offset has moved
 HANDSHAKE_S: Final = 2.0  # for each end, until the other one has said what comes next in a handshake
-MEMBER_MAX: Final = 63  # member ids make the six bits that tell the serial numbers of leases apart
 
 HANDSHAKE, TRANSFER = 1, 2  # ordinals of RocketMQ's HAConnectionState
 VERSION: Final = 1

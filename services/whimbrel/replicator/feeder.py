@@ -248,7 +248,8 @@ class Feeder:
             if one.member is not None and one.member.counts and now - one.member.received_at < QUORUM_S
         }
         voters = self.page.voter_bits.bit_count()
-        self.quorum = len(heard) + 1 > voters // 2 or now - self.led_since < QUORUM_S
+        held = len(heard) + self.page.is_voter(self.options.id)
+        self.quorum = held > voters // 2 or now - self.led_since < QUORUM_S
         if self.page.quorum_lost == self.quorum:
             self.page.quorum_lost = not self.quorum
 
@@ -430,7 +431,7 @@ class Feeder:
                 " voters, or give it the id of one that is gone"
             )
         begun = page.leader_epoch, page.leader_start
-        if core.preface.promised > begun[0]:
+        if core.counts and core.preface.promised > begun[0]:
             page.higher_epoch = max(page.higher_epoch, core.preface.promised)
             self.loop.ring_broker()
         try:

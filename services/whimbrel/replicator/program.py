@@ -90,13 +90,12 @@ def begin(
     """
     if options.role != "elected":
         check_no_member(Path(options.store), loop.machine.files)
-    if options.role == "elected":
+        kind = MasterRole if options.role == "master" else SlaveRole
+        replicator.start(kind(loop, options, clock=clock))
+    else:
         replicator.start_elected(
             MasterRole(loop, options, clock=clock), SlaveRole(loop, options, clock=clock)
         )
-    else:
-        kind = MasterRole if options.role == "master" else SlaveRole
-        replicator.start(kind(loop, options, clock=clock))
 
 
 def ready(options: ReplicatorOptions, *, address: str, metrics: str, health: str) -> None:

@@ -44,11 +44,11 @@ from pathlib import Path
 from typing import Final
 
 from whimbrel.errors import StoreError
-from whimbrel.ha.epochs import EPOCH_MAX, OFFSET_MAX
+from whimbrel.ha.epochs import OFFSET_MAX
 from whimbrel.machine import FILES, Files
+from whimbrel.model.group_record import EPOCH_MAX, MEMBER_MAX
 
 __all__ = [
-    "MEMBER_MAX",
     "SEAT_FILE",
     "Seat",
     "SeatFile",
@@ -62,7 +62,6 @@ __all__ = [
 logger = logging.getLogger(__name__)
 
 SEAT_FILE: Final = Path("whimbrel") / "seat"  # in a store directory
-MEMBER_MAX: Final = 63  # six bits of a lease's serial
 
 SLOT: Final = struct.Struct("<8sIIq16s16s16siii4xqqq")
 SEAL: Final = struct.Struct("<I")

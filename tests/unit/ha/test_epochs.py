@@ -6,7 +6,6 @@ tests/interop/test_epochs.py compares consistent points, truncated lists and tex
 import pytest
 
 from whimbrel.ha.epochs import (
-    EPOCH_MAX,
     EPOCHS_MAX,
     OFFSET_MAX,
     TEXT_BYTES_MAX,
@@ -22,6 +21,7 @@ from whimbrel.ha.epochs import (
     epoch_at,
     reached,
 )
+from whimbrel.model.group_record import EPOCH_MAX
 
 MINE: Epochs = ((1, 0), (2, 100), (4, 150))
 

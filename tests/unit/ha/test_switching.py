@@ -3,7 +3,7 @@
 import pytest
 
 from whimbrel.errors import ConnectionClosed, LocalProtocolError, RemoteProtocolError
-from whimbrel.ha.epochs import EPOCH_MAX, EPOCHS_MAX, OFFSET_MAX, Epochs
+from whimbrel.ha.epochs import EPOCHS_MAX, OFFSET_MAX, Epochs
 from whimbrel.ha.frames import FRAME_HEADER, REPORT
 from whimbrel.ha.protocol import (
     SILENCE_S,
@@ -21,7 +21,6 @@ from whimbrel.ha.switching import (
     HANDSHAKE_S,
     HEADER,
     MAGIC_BYTES,
-    MEMBER_MAX,
     MEMBER_REPORT,
     PREFACE,
     REQUEST,
@@ -32,6 +31,7 @@ from whimbrel.ha.switching import (
     SwitchingMaster,
     SwitchingSlave,
 )
+from whimbrel.model.group_record import EPOCH_MAX, MEMBER_MAX
 
 FILE = 1000
 EPOCHS: Epochs = ((1, 0), (3, 700), (4, 1500))

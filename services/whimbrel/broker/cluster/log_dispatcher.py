@@ -94,18 +94,19 @@ class MasterAddress:
     """The master's address as nameservers reported it last; kept until one reports another.
 
     Of elected masters the one of the highest epoch counts: nameservers may learn of a new one at different
-    times.
+    times. Its epoch must be plausible, since following a master promises its epoch for good.
     """
 
-    def __init__(self, page: Marks) -> None:
+    def __init__(self, page: Marks, plausible: Callable[[int], bool] = lambda epoch: True) -> None:
         """Take the page, through which the replicator learns the address of its peer."""
-        self.page = page
+        self.page, self.plausible = page, plausible
         self.grpc = ""
 
     def update(self, members: Iterable[Member]) -> None:
         """Take the live members of the group."""
         for member in members:
-            if member.broker_id == 0 and member.epoch >= self.page.elected[0]:
+            newest = member.broker_id == 0 and member.epoch >= self.page.elected[0]
+            if newest and self.plausible(member.epoch):
                 self.grpc = member.address
                 if member.ha_address and member.ha_address != self.page.master_ha:
                     self.page.master_ha = member.ha_address

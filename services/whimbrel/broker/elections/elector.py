@@ -55,6 +55,7 @@ AGAIN_S = 0.5  # before a call that has failed to the coordinator, or a change o
 PROMISE_POLL_S = 0.02  # what a lost ring costs while a promise is waited for
 HANDED_BYTES_MAX = 16 << 20  # a member that lacks more is not handed over to
 HAND_OVER_S = 2.0  # for it to come to hold the rest
+SEALS_MAX = 8  # that are being answered; a group has few candidates at a time
 SWAPS_MAX = 5  # of an operator's change, while others change the record
 STANDING = (State.ASKING, State.SWAPPING, State.SEALING, State.OPENING)
 REPLICA_ROLES: dict[BrokerRole, int] = {"master": 1, "slave": 2}
@@ -102,6 +103,7 @@ class Elector:
         self.addresses: dict[int, str] = {}  # of the other members, as heard of last
         self.asking: set[tuple[str, int]] = set()  # what was asked, and whom, without an answer yet
         self.promising = asyncio.Lock()
+        self.sealings = 0  # seals that were asked for and not answered yet
         self.moved = asyncio.Event()  # the replicator has rung
         self.tasks: set[asyncio.Task[None]] = set()
         self.ends: list[Callable[[], Awaitable[None]]] = []
@@ -455,6 +457,10 @@ class Elector:
 
     # What others ask
 
+    def plausible(self, epoch: int) -> bool:
+        """Whether a nameserver may be believed that somebody leads that epoch."""
+        return not self.closed and self.machine.plausible(epoch, self.facts().last_epoch)
+
     def suspicion(self, group: str, epoch: int) -> Suspicion:
         """Return what this member hears; see `service.py`."""
         facts, machine = self.facts(), self.machine
@@ -474,10 +480,16 @@ class Elector:
         """Promise, or not, and answer then; see `service.py`."""
         if self.stopped:
             raise NotReady("this broker is stopping")
+        if self.sealings == SEALS_MAX:
+            raise NotReady(f"{SEALS_MAX} candidates are being answered; ask again")
 
         async def work() -> None:
-            answer(await self.sealing(group, epoch, candidate))
+            try:
+                answer(await self.sealing(group, epoch, candidate))
+            finally:
+                self.sealings -= 1
 
+        self.sealings += 1
         self.spawn(work())
 
     async def sealing(self, group: str, epoch: int, candidate: int) -> SealAnswer:

@@ -360,6 +360,11 @@ class Election:
             epoch == facts.promised and facts.promised_to not in (candidate, NOBODY)
         ):
             return f"epoch {facts.promised} is promised to member {facts.promised_to}", []
+        record = self.record
+        if record is not None and record.epoch == epoch and record.leader not in (candidate, NOBODY):
+            return f"the record names member {record.leader} for epoch {epoch}", []
+        if not self.plausible(epoch, facts.last_epoch):
+            return f"epoch {epoch} is too far beyond what this member knows of", []
         if self.state is State.CLOSING or (self.state is State.OPENING and epoch > self.epoch):
             self.note_epoch(epoch)
             return "it gives its log back", []
@@ -377,13 +382,6 @@ class Election:
         if (epoch, candidate) == (facts.promised, facts.promised_to):
             return "", []
         return "", [Promise(epoch, candidate)]
-
-    def resign(self, prefer: int, facts: Facts) -> list[Action]:
-        """Let another member lead; to be called when it holds all that ours does, and we take no sends."""
-        if self.state is not State.LEADING or self.record is None:
-            return []
-        swap = Swap(self.record.resigned(prefer), self.revision)
-        return [swap, *self.close(f"member {prefer} is to lead")]
 
     def log_lost(self, facts: Facts) -> list[Action]:
         """Let another one lead: our log takes nothing more before the replicator has opened it anew."""
@@ -669,7 +667,19 @@ class Election:
 
     def note_epoch(self, epoch: int) -> None:
         """Note an epoch that somebody else has named."""
-        self.known_epoch = max(self.known_epoch, min(epoch, self.known_epoch + EPOCH_STEP_MAX))
+        known = 0 if self.record is None else self.record.epoch
+        self.known_epoch = max(self.known_epoch, min(epoch, known + EPOCH_STEP_MAX))
+
+    def plausible(self, epoch: int, last_epoch: int) -> bool:
+        """Whether an epoch may be true that the coordinator has not confirmed.
+
+        A promise stays on the disk, and there are only so many epochs: a stranger must not use them up.
+
+        Args:
+            last_epoch: the last one in our log, which counts while there is no record.
+        """
+        known = last_epoch if self.record is None else self.record.epoch
+        return epoch <= known + EPOCH_STEP_MAX
 
     def take(self, record: GroupRecord, revision: int, now: float) -> None:
         """Take the coordinator's record."""

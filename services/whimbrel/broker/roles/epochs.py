@@ -12,10 +12,10 @@ from collections.abc import Collection
 from pathlib import Path
 
 from whimbrel.errors import StoreError
-from whimbrel.ha.epochs import EPOCH_MAX, adopted, reached
+from whimbrel.ha.epochs import adopted, reached
 from whimbrel.ha.switching import DIALECT
 from whimbrel.machine import Machine
-from whimbrel.model.group_record import GroupRecord
+from whimbrel.model.group_record import EPOCH_MAX, GroupRecord
 from whimbrel.model.limits import BODY_BYTES_MAX
 from whimbrel.store.checkpoint import read_checkpoint, write_checkpoint
 from whimbrel.store.epoch_file import EpochFile

@@ -107,7 +107,10 @@ class SlaveRole(Role):
 
     def make_services(self) -> list[Service]:
         """Make the services, with what knows the master."""
-        self.master_address = MasterAddress(self.page)
+        elector = self.context.elector
+        self.master_address = (
+            MasterAddress(self.page) if elector is None else MasterAddress(self.page, elector.plausible)
+        )
         return super().make_services()
 
     def known_leader(self) -> str:

@@ -1,6 +1,7 @@
 """A slave's broker keeps up with the log in bounded slices."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from whimbrel.broker.cluster.log_dispatcher import SLICE_BYTES, LogDispatcher, MasterAddress
@@ -95,3 +96,11 @@ def test_last_known_master_is_not_forgotten() -> None:
     address.update([member])
     address.update([])
     assert (address.grpc, page.master_ha) == ("m:1", "m:2")
+
+
+def test_a_master_whose_epoch_can_not_be_true_is_not_followed() -> None:
+    page = FakePage()
+    address = MasterAddress(page, lambda epoch: epoch < 100)
+    member = Member(broker_id=0, address="m:1", ha_address="m:2", log_begin=0, log_end=0, epoch=3)
+    address.update([member, replace(member, address="x:1", ha_address="x:2", epoch=1 << 30)])
+    assert (address.grpc, page.master_ha, page.elected[0]) == ("m:1", "m:2", 3)

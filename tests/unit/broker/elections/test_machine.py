@@ -335,14 +335,6 @@ def test_a_leader_whose_log_is_lost_resigns_in_favour_of_whoever_can() -> None:
     assert election().log_lost(FACTS) == []
 
 
-def test_a_leader_that_resigns_names_who_is_to_lead() -> None:
-    found = leading()
-    swap, close = found.resign(3, GONE)
-    assert isinstance(swap, Swap) and isinstance(close, Close)
-    assert (swap.record.leader, swap.record.prefer) == (NOBODY, 3)
-    assert election().resign(3, FACTS) == []
-
-
 def test_prior_voters_must_seal_as_well() -> None:
     prior = tuple((member, SEATS[member]) for member in (1, 4, 5))
     found = election(replace(RECORD, prior=prior, prior_acks=2))
@@ -428,7 +420,23 @@ class TestOtherVoters:
 def test_what_others_say_of_epochs_raises_ours_by_steps() -> None:
     found = election()
     found.heard_epoch(1 << 30)
-    assert found.known_epoch == 5 + EPOCH_STEP_MAX
+    found.heard_epoch(1 << 30)
+    assert found.known_epoch == 5 + EPOCH_STEP_MAX  # from the record's on: asking often does not help
+
+
+def test_an_epoch_far_beyond_the_record_is_not_promised() -> None:
+    found = election()
+    assert "too far" in found.asked_to_seal(6 + EPOCH_STEP_MAX, 3, FACTS)[0]
+    assert found.asked_to_seal(5 + EPOCH_STEP_MAX, 3, FACTS)[1]
+    fresh = election(None)
+    assert not fresh.plausible(10 + EPOCH_STEP_MAX, 9) and fresh.plausible(9 + EPOCH_STEP_MAX, 9)
+
+
+def test_an_epoch_is_promised_to_the_one_whom_the_record_names() -> None:
+    found = election()
+    found.learned(replace(RECORD, epoch=6, leader=2), 8, FACTS)
+    assert "names member 2" in found.asked_to_seal(6, 3, FACTS)[0]
+    assert found.asked_to_seal(6, 2, FACTS) == ("", [Promise(6, 2)])
 
 
 def test_a_coordinator_that_has_lost_its_file_elects_nobody() -> None:
