@@ -93,8 +93,10 @@ class Member:
 class ElectedGroup:
     """The group, started."""
 
-    def __init__(self, root: Path, *, members: int = 3, flush: str = "sync", **broker: object) -> None:
-        self.root = root
+    def __init__(
+        self, root: Path, *, members: int = 3, flush: str = "sync", trace_to: str = "", **broker: object
+    ) -> None:
+        self.root, self.trace_to = root, trace_to
         self.nameserver = Process(
             root, "nameserver", "nameserver", keeps_groups=root / "groups.json", renew_s=1, lease_s=8,
             expected_brokers=members,
@@ -110,6 +112,8 @@ class ElectedGroup:
         """Describe a member."""
         store = self.root / f"store-{number}"
         common: dict[str, object] = {"role": "elected", "id": number, "store": store, "flush": flush}
+        if self.trace_to:
+            common["trace_to"] = self.trace_to
         broker = Process(
             self.root, "broker", f"broker-{number}",
             **SETTINGS, **common, nameservers=[self.endpoint], coordinator="nameserver",

@@ -16,6 +16,11 @@ frames that carry the log, are traces of their own that link to the root:
     whimbrel.ha.acknowledge  from the transfer until the slave's report covers it
     whimbrel.store.dispatch  the slave's consume queue has it: it can be received there
 
+Where a majority commits there are two more (`MAJORITY_TREE`), and the append names the leader's epoch:
+
+    whimbrel.store.commit    from the append until a majority holds it: it can be received from the leader
+    whimbrel.ha.commit       from the slave's append until the slave's replicator has heard of that
+
 A message of several records has these stages for each of them, in the same story: a delayed one as it waits,
 as it is rolled, and as it is delivered; the half of a transaction and its commit; a message and its dead
 letter. What the broker stores by itself keeps the context of what it came from. Its append names more:
@@ -52,15 +57,20 @@ __all__ = [
     "APPEND",
     "BROKER_SERVICE",
     "CLIENT_SERVICE",
+    "COMMIT",
     "CREATE",
     "DISPATCH",
+    "ELECTION",
     "FLUSH",
     "FRAME",
+    "MAJORITY_STAGES",
+    "MAJORITY_TREE",
     "PROCESS",
     "RECEIVE",
     "REPLICATOR_SERVICE",
     "SEND",
     "SLAVE_APPEND",
+    "SLAVE_COMMIT",
     "STAGES",
     "TRANSFER",
     "TREE",
@@ -84,6 +94,18 @@ linked: process {topic}     consumer  client
 linked: ack {topic}         client    client
 """
 
+MAJORITY_TREE = """\
+send {topic}                producer  client
+├─ whimbrel.store.append    internal  master broker
+├─ whimbrel.store.flush     internal  master broker
+├─ whimbrel.ha.transfer     internal  master replicator
+├─ whimbrel.ha.append       internal  slave replicator
+├─ whimbrel.ha.acknowledge  internal  master replicator
+├─ whimbrel.store.commit    internal  master broker
+├─ whimbrel.ha.commit       internal  slave replicator
+└─ whimbrel.store.dispatch  internal  slave broker
+"""  # with one slave, and no consumer
+
 BROKER_SERVICE, REPLICATOR_SERVICE = "whimbrel-broker", "whimbrel-replicator"  # `service.name`
 CLIENT_SERVICE = "whimbrel-cli"  # of our command; programs with the client library name themselves
 # Operations of clients: a span is named after one and the topic.
@@ -91,9 +113,12 @@ SEND, CREATE, RECEIVE, PROCESS, ACK = "send", "create", "receive", "process", "a
 # Stages of replication.
 APPEND, FLUSH, DISPATCH = "whimbrel.store.append", "whimbrel.store.flush", "whimbrel.store.dispatch"
 TRANSFER, SLAVE_APPEND, ACKNOWLEDGE = "whimbrel.ha.transfer", "whimbrel.ha.append", "whimbrel.ha.acknowledge"
+COMMIT, SLAVE_COMMIT = "whimbrel.store.commit", "whimbrel.ha.commit"  # where a majority commits
 FRAME = "whimbrel.ha.frame"
+ELECTION = "whimbrel.election"  # a trace of its own, of no message: `broker/elections/election_traces.py`
 INDENT = "    "  # of a traceback below its line
 STAGES = (APPEND, FLUSH, TRANSFER, SLAVE_APPEND, ACKNOWLEDGE, DISPATCH)
+MAJORITY_STAGES = (*STAGES[:-1], COMMIT, SLAVE_COMMIT, DISPATCH)  # where a majority commits; in this order
 
 
 class Attribute:
@@ -124,6 +149,8 @@ class Attribute:
     FRAME_SIZE = "whimbrel.frame.size"
     FRAME_RECORDS = "whimbrel.frame.traced_records"
     ACKNOWLEDGED = "whimbrel.acknowledged_offset"
+    EPOCH = "whimbrel.epoch"  # of the leader that appended a record, or of an election
+    WHY = "whimbrel.election.why"  # what made a member stand
     DUE = "whimbrel.delay.due_ms"  # when a delayed message is to be delivered, since the epoch
     LATE = "whimbrel.delay.late_ms"  # how long after that it was
 

@@ -22,6 +22,8 @@ from typing import Any
 
 import pytest
 
+from brokerapi import message
+from electionkit import ElectedGroup
 from processes import COMMAND, Cluster, dev, environment, until
 from sdknotes import SdkLoad
 from spanrig import Receiver, memory_provider
@@ -37,7 +39,18 @@ from whimbrel.client import (
     Resolution,
 )
 from whimbrel.model.message import ReceivedMessage
-from whimbrel.telemetry import FRAME, STAGES, TREE, Attribute
+from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as v2
+from whimbrel.telemetry import (
+    APPEND,
+    COMMIT,
+    DISPATCH,
+    ELECTION,
+    FRAME,
+    SLAVE_COMMIT,
+    STAGES,
+    TREE,
+    Attribute,
+)
 
 pytestmark = pytest.mark.process
 
@@ -319,6 +332,65 @@ def test_dev_traces_and_the_command_tells_the_story(tmp_path: Path) -> None:
     found = [line for line in told.splitlines() if " ms " in line or line.endswith(" ms")]
     expected = [line for line in TREE.format(topic="orders").splitlines() if "process" not in line]
     assert [line.split("  ")[0] for line in found] == [line.split("  ")[0] for line in expected]
+
+
+def test_where_a_majority_commits_the_story_has_the_commits_and_elections_are_traces(tmp_path: Path) -> None:
+    with Receiver() as receiver, ElectedGroup(tmp_path, trace_to=receiver.target, trace_ratio=1.0) as group:
+
+        def story(number: int) -> MessageTrace:
+            """Send a message to the leader; return what is told of it."""
+            leader, message_id = group.await_leader(), f"{number:02X}" * 17
+            peer = leader.peer
+            sent = message("t", b"hello", message_id=message_id)
+
+            def held() -> bool:
+                return bool(peer("SendMessage", messages=[sent]).status.code == v2.OK)
+
+            until(held, timeout=10, what="a send that holds")
+
+            def told() -> MessageTrace | None:
+                found = trace_of(message_id, receiver.spans())
+                return found if found is not None and not found.missing and complete(found) else None
+
+            def complete(found: MessageTrace) -> bool:
+                slaves = Counter(span.name for span in found.stages if span.role == "slave")
+                return slaves[SLAVE_COMMIT] == slaves[DISPATCH] == len(running) - 1
+
+            running = [member for member in group.members.values() if member.broker.running]
+            found: MessageTrace = until(told, timeout=TOLD_S, what="the whole story")
+            assert leader.number == named(found, COMMIT)[0].attributes[Attribute.BROKER_ID]
+            return found
+
+        first = story(1)
+        assert [span.name for span in first.stages if span.name == COMMIT] == [COMMIT]
+        slaves = {span.attributes[Attribute.BROKER_ID] for span in named(first, SLAVE_COMMIT)}
+        leader = group.await_leader()
+        assert slaves == {1, 2, 3} - {leader.number}
+        assert named(first, COMMIT)[0].end_ns <= min(span.end_ns for span in named(first, SLAVE_COMMIT))
+        leader.kill()
+        second = story(2)
+        epochs = [named(each, APPEND)[0].attributes[Attribute.EPOCH] for each in (first, second)]
+
+        def elected() -> list[Span]:
+            return [
+                span
+                for span in receiver.spans()
+                if span.name == ELECTION and not span.failed and span.attributes[Attribute.EPOCH] == epochs[1]
+            ]
+
+        (election,) = until(elected, timeout=TOLD_S, what="the election")
+        assert epochs[0] < epochs[1]
+        assert election.attributes[Attribute.BROKER_ID] != leader.number
+        assert election.attributes[Attribute.WHY]
+        steps = [span.name for span in receiver.spans() if span.trace_id == election.trace_id]
+        assert sorted(steps) == sorted(
+            [ELECTION, *(f"{ELECTION}.{step}" for step in ("asking", "swapping", "sealing", "opening"))]
+        )
+
+
+def named(trace: MessageTrace, name: str) -> list[Span]:
+    """Return the stages of one name."""
+    return [span for span in trace.stages if span.name == name]
 
 
 async def test_docs_show_a_story_as_it_is_told(tmp_path: Path) -> None:

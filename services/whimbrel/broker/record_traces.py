@@ -6,6 +6,7 @@ On the loop's thread, for each request when tracing is on:
     appended(...)  ──► spans of the sampled among the new records; their flush is waited for
     answered(...)  ──► spans of what `create` began
     flushed        ──► the flush spans, once the mark has passed their records
+    committed      ──► the commit spans, where a majority commits, once the commit offset has
 
 A context that a client sent is stored as it came; spans follow from the stored text alone. `send_service.py`
 calls only for requests in which there is a context.
@@ -26,13 +27,14 @@ from whimbrel.store.codec import RecordDraft, property_of
 from whimbrel.store.master_store import Appended, MasterStore
 from whimbrel.store.slave_store import SlaveStore
 from whimbrel.store.trace_scanner import ContextScanner, context_of
-from whimbrel.telemetry import APPEND, BROKER_SERVICE, CREATE, DISPATCH, FLUSH, Attribute
+from whimbrel.telemetry import APPEND, BROKER_SERVICE, COMMIT, CREATE, DISPATCH, FLUSH, Attribute
 from whimbrel.tracing import Tracer, identity, new_context, open_tracer
 
 __all__ = ["BrokerTraces", "DispatchTraces", "RecordTraces"]
 
 CREATED_MAX = 4096  # begun and not stored; requests that are refused leave theirs behind
-UNFLUSHED_MAX = 4096  # records whose flush is waited for; further ones have no flush span
+# Records whose flush, or whose commit, is waited for; further ones have no span of it.
+UNFLUSHED_MAX = UNCOMMITTED_MAX = 4096
 
 
 class BrokerTraces:
@@ -46,14 +48,16 @@ class BrokerTraces:
         self.close = self.tracer.close
 
     def of_sends(
-        self, store: MasterStore, from_thread: Callable[[Callable[[], None]], None]
+        self, store: MasterStore, from_thread: Callable[[Callable[[], None]], None], epoch: int = 0
     ) -> "RecordTraces":
         """Return what traces sends; it is called after each flush, beside the callback that is set already.
 
         Args:
             from_thread: has something called on the loop's thread.
+            epoch: the leader's, where a majority commits; 0 elsewhere.
         """
-        traces = RecordTraces(self.tracer, name=self.options.name, flushed=lambda: store.flushed)
+        own = identity(self.options.name, self.options.id)
+        traces = RecordTraces(self.tracer, own, flushed=lambda: store.flushed, epoch=epoch)
         other = store.on_flushed
 
         def flushed(end: int) -> None:
@@ -82,13 +86,17 @@ class Creation:
 class RecordTraces:
     """What a master traces of the messages that are sent to it."""
 
-    def __init__(self, tracer: Tracer, *, name: str, flushed: Callable[[], int]) -> None:
-        """Take what gives the flushed end of the log."""
+    def __init__(
+        self, tracer: Tracer, own: Mapping[str, str | int], *, flushed: Callable[[], int], epoch: int = 0
+    ) -> None:
+        """Take the broker's attributes, what gives the flushed end of the log, and the leader's epoch."""
         self.tracer = tracer
         self.read_flushed = flushed
-        self.identity = identity(name, 0)
+        self.identity = own
+        self.epoch = epoch
         self.created: dict[int, Creation] = {}  # begun for this request, by span id
         self.unflushed: deque[tuple[TracedRecord, int]] = deque()
+        self.uncommitted: deque[tuple[TracedRecord, int]] = deque()
 
     def create(self) -> str:
         """Begin the trace of a message that came without a context; return the context to store."""
@@ -139,7 +147,12 @@ class RecordTraces:
         self, record: TracedRecord, began_ns: int, reason: Mapping[str, str | int] | None = None
     ) -> None:
         now_ns = time.time_ns()
-        self.tracer.stage(APPEND, record, began_ns, now_ns, {**self.identity, **(reason or {})})
+        about = {**self.identity, **(reason or {})}
+        if self.epoch:
+            about[Attribute.EPOCH] = self.epoch
+            if len(self.uncommitted) < UNCOMMITTED_MAX:
+                self.uncommitted.append((record, now_ns))
+        self.tracer.stage(APPEND, record, began_ns, now_ns, about)
         if len(self.unflushed) < UNFLUSHED_MAX:
             self.unflushed.append((record, now_ns))
 
@@ -180,6 +193,14 @@ class RecordTraces:
         while self.unflushed and self.unflushed[0][0].end <= end:
             record, began_ns = self.unflushed.popleft()
             self.tracer.stage(FLUSH, record, began_ns, now_ns, self.identity)
+
+    def committed(self, end: int) -> None:
+        """Record the commits that are done."""
+        if self.uncommitted and self.uncommitted[0][0].end <= end:
+            now_ns = time.time_ns()
+            while self.uncommitted and self.uncommitted[0][0].end <= end:
+                record, began_ns = self.uncommitted.popleft()
+                self.tracer.stage(COMMIT, record, began_ns, now_ns, self.identity)
 
 
 def reason_of(draft: RecordDraft, now_ns: int) -> dict[str, str | int]:

@@ -1,9 +1,9 @@
 """One message's trace, selected from many spans: pure, from OTLP's JSON form to lines of text.
 
 A message's trace has the span in which the message was created, the stages of replication below it
-(`telemetry.STAGES`), record by record, and spans elsewhere that link to it. The creation span may be missing:
-only the client could have reported it. Spans are selected by their attributes, parents and links. So of an
-OpenTelemetry trace that covers the work of a whole program, only the spans of one message are shown.
+(`telemetry.MAJORITY_STAGES`), record by record, and spans elsewhere that link to it. The creation span may be
+missing: only the client could have reported it. Spans are selected by their attributes, parents and links. So
+of an OpenTelemetry trace that covers the work of a whole program, only the spans of one message are shown.
 """
 
 import base64
@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from whimbrel.telemetry import APPEND, BROKER_SERVICE, REPLICATOR_SERVICE, STAGES, Attribute
+from whimbrel.telemetry import APPEND, BROKER_SERVICE, MAJORITY_STAGES, REPLICATOR_SERVICE, STAGES, Attribute
 
 __all__ = ["MessageTrace", "Span", "lines", "spans_of", "structure", "trace_of"]
 
@@ -27,6 +27,7 @@ SHOWN = (  # of each span, behind its times
     (Attribute.GROUP, "group"),
     (Attribute.LATE, "late ms"),
     (Attribute.BATCH_COUNT, "messages"),
+    (Attribute.EPOCH, "epoch"),
     (Attribute.ERROR, "error"),
 )
 RECORD = (  # of the record, once
@@ -77,7 +78,14 @@ class MessageTrace:
     def missing(self) -> tuple[str, ...]:
         """The stages without a span."""
         seen = {span.name for span in self.stages}
-        return tuple(name for name in STAGES if name not in seen)
+        by_majority = any(Attribute.EPOCH in span.attributes for span in self.stages)
+        return tuple(name for name in (MAJORITY_STAGES if by_majority else STAGES) if name not in seen)
+
+    @property
+    def several_slaves(self) -> bool:
+        """Whether more than one slave has a part in it."""
+        slaves = {span.attributes.get(Attribute.BROKER_ID) for span in self.stages if span.role == "slave"}
+        return len(slaves) > 1
 
     @property
     def record_count(self) -> int:
@@ -152,7 +160,9 @@ def trace_of(message_id: str, spans: Iterable[Span]) -> MessageTrace | None:
     creation = next((key for span in about if (key := creation_of(span)) is not None), None)
     if creation is None:
         return None
-    stages = [span for span in about if span.name in STAGES and (span.trace_id, span.parent_id) == creation]
+    stages = [
+        span for span in about if span.name in MAJORITY_STAGES and (span.trace_id, span.parent_id) == creation
+    ]
     linked = [span for span in unique.values() if creation in span.links]
     return MessageTrace(
         message_id=message_id,
@@ -166,12 +176,12 @@ def trace_of(message_id: str, spans: Iterable[Span]) -> MessageTrace | None:
 def place_in_story(span: Span) -> tuple[int, int, int]:
     """Return what sorts stages: by record, by stage, by time."""
     offset = span.attributes.get(Attribute.OFFSET)
-    return offset if isinstance(offset, int) else -1, STAGES.index(span.name), span.start_ns
+    return offset if isinstance(offset, int) else -1, MAJORITY_STAGES.index(span.name), span.start_ns
 
 
 def creation_of(span: Span) -> tuple[str, str] | None:
     """Return the trace and span id of the creation span, as known from a span of the message."""
-    if span.name in STAGES:
+    if span.name in MAJORITY_STAGES:
         return span.trace_id, span.parent_id
     if len(span.links) == 1:
         return span.links[0]
@@ -186,11 +196,13 @@ def structure(trace: MessageTrace, *, client: str = "client") -> str:
 
 def lines(trace: MessageTrace) -> str:
     """Return the trace for people: each span's start after the first one's, its duration, and attributes."""
-    several = trace.record_count > 1
+    several, several_slaves = trace.record_count > 1, trace.several_slaves
     rows = [
         (
             label,
-            span.process,
+            f"{span.process} {span.attributes.get(Attribute.BROKER_ID, '')}"
+            if several_slaves and span.role == "slave"
+            else span.process,
             f"{(span.start_ns - trace.begin_ns) / 1e6:10.3f} ms",
             f"{(span.end_ns - span.start_ns) / 1e6:10.3f} ms",
             facts(span, (*RECORD, *SHOWN) if several and span.name == APPEND else SHOWN),

@@ -614,6 +614,8 @@ class Follower:
         if commit > page.heard_commit:
             page.heard_commit = commit
             self.ring_due = True
+        if self.traces is not None:
+            self.traces.committed(commit)
 
     def regain_vote(self, promises: Promises, core: SwitchingSlave) -> None:
         """Vote again once our log, in the leader's epoch, holds all that it has told as committed (R9).

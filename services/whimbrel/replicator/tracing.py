@@ -10,7 +10,8 @@ A master's replicator scans, once a turn and after it has sent, what the log has
 A record that goes out to a host again, after a connection to it ended, counts a further attempt. (Several
 slaves on one host count as one here: the protocol does not identify slaves.)
 
-A slave's replicator scans what it has appended.
+A slave's replicator scans what it has appended, and in a group that commits by majority it remembers what it
+found until it hears that it is committed, the UNCOMMITTED_MAX newest of it.
 """
 
 import time
@@ -24,7 +25,15 @@ from whimbrel.replicator.options import ReplicatorOptions
 from whimbrel.replicator.slave_connection import SlaveConnection
 from whimbrel.store.shared_page import SharedPage
 from whimbrel.store.trace_scanner import ContextScanner
-from whimbrel.telemetry import ACKNOWLEDGE, FRAME, REPLICATOR_SERVICE, SLAVE_APPEND, TRANSFER, Attribute
+from whimbrel.telemetry import (
+    ACKNOWLEDGE,
+    FRAME,
+    REPLICATOR_SERVICE,
+    SLAVE_APPEND,
+    SLAVE_COMMIT,
+    TRANSFER,
+    Attribute,
+)
 from whimbrel.tracing import identity, open_tracer
 
 __all__ = ["FeederTraces", "FollowerTraces"]
@@ -32,6 +41,7 @@ __all__ = ["FeederTraces", "FollowerTraces"]
 RECENT_MAX = 4096  # sampled records that a slave which lags, or comes back, is still traced for; about 3 MB
 FRAMES_MAX = 1024  # frames of one turn that are traced; a turn sends 8 MiB a slave, 32 KiB frames or larger
 FRAME_LINKS_MAX = 32
+UNCOMMITTED_MAX = 4096  # sampled records of a slave that are not known to be committed
 SENT_MAX = 64  # connections remembered of one record; attempts beyond are not counted
 
 Read = Callable[[int, int], bytes]
@@ -199,9 +209,20 @@ class FollowerTraces(Traces):
     ) -> None:
         super().__init__(options, page)
         self.scanner = ContextScanner(read, end, file_size)
+        self.uncommitted: deque[tuple[TracedRecord, int]] = deque(maxlen=UNCOMMITTED_MAX)
 
     def appended(self, end: int, began_ns: int) -> None:
         """Record the sampled records that are whole in the log now."""
         now_ns = time.time_ns()
         for record in self.scanner.advance(end):
             self.tracer.stage(SLAVE_APPEND, record, began_ns, now_ns, self.broker)
+            if self.page.ha_dialect:
+                self.uncommitted.append((record, now_ns))
+
+    def committed(self, end: int) -> None:
+        """Record what is known to be committed now."""
+        if self.uncommitted and self.uncommitted[0][0].end <= end:
+            now_ns, broker = time.time_ns(), self.broker
+            while self.uncommitted and self.uncommitted[0][0].end <= end:
+                record, began_ns = self.uncommitted.popleft()
+                self.tracer.stage(SLAVE_COMMIT, record, began_ns, now_ns, broker)

@@ -12,7 +12,7 @@ from whimbrel.broker.api.send import SendService
 from whimbrel.broker.produce.admission import Admission
 from whimbrel.broker.produce.appender import Appender, Durability
 from whimbrel.broker.produce.internal_append import InternalAppender, onward_draft
-from whimbrel.broker.record_traces import UNFLUSHED_MAX, DispatchTraces, RecordTraces
+from whimbrel.broker.record_traces import UNCOMMITTED_MAX, UNFLUSHED_MAX, DispatchTraces, RecordTraces
 from whimbrel.broker.tables.topics import TopicTable
 from whimbrel.broker.timing.records import Onward, delivered, rolled, waiting
 from whimbrel.broker.transactions.records import committed_draft, op_draft
@@ -26,7 +26,8 @@ from whimbrel.rpc.server.handlers import Call
 from whimbrel.store.codec import decode_record, pack_host
 from whimbrel.store.master_store import MasterStore
 from whimbrel.store.options import StoreOptions
-from whimbrel.telemetry import APPEND, DISPATCH, FLUSH, Attribute
+from whimbrel.telemetry import APPEND, COMMIT, DISPATCH, FLUSH, Attribute
+from whimbrel.tracing import identity
 
 NOW = 1_800_000_000_000
 CONTEXT = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
@@ -75,7 +76,7 @@ class Rig:
         self.spans: Spans = list
         if ratio is not None:
             tracer, self.spans = memory_tracer()
-            self.traces = RecordTraces(tracer, name="broker-a", flushed=lambda: self.flushed)
+            self.traces = RecordTraces(tracer, identity("broker-a", 0), flushed=lambda: self.flushed)
             self.service.trace(self.traces, ratio)
 
     def send(self, *messages: Any) -> Any:
@@ -277,6 +278,33 @@ def test_flush_spans_wait_for_the_mark_and_are_bounded(rig: Any) -> None:
     waiting = len(traces.unflushed)
     one.send(message(CONTEXT))
     assert len(traces.unflushed) == waiting
+
+
+def test_commit_spans_end_with_the_commit_offset_and_are_bounded(rig: Any) -> None:
+    one = rig()
+    traces = one.traces
+    traces.epoch = 7
+    one.send(message(CONTEXT))
+    first = one.store.written
+    one.send(message(CONTEXT))
+    traces.committed(first - 1)
+    assert one.named(COMMIT) == []
+    traces.committed(first)
+    (commit,) = one.named(COMMIT)
+    append, _ = one.named(APPEND)
+    assert (commit.start_ns, commit.attributes[Attribute.OFFSET]) == (append.end_ns, 0)
+    assert append.attributes[Attribute.EPOCH] == 7
+    traces.uncommitted.extend([traces.uncommitted[0]] * (UNCOMMITTED_MAX - 1))
+    one.send(message(CONTEXT))
+    assert len(traces.uncommitted) == UNCOMMITTED_MAX
+
+
+def test_without_a_majority_no_commit_is_waited_for(rig: Any) -> None:
+    one = rig()
+    one.send(message(CONTEXT))
+    (append,) = one.named(APPEND)
+    assert not one.traces.uncommitted
+    assert Attribute.EPOCH not in append.attributes
 
 
 def test_a_slave_tells_of_the_records_that_it_has_dispatched(rig: Any) -> None:

@@ -13,7 +13,15 @@ import pytest
 
 from whimbrel.cli.main import main
 from whimbrel.cli.message_trace import MessageTrace, lines, spans_of, structure, trace_of
-from whimbrel.telemetry import BROKER_SERVICE, REPLICATOR_SERVICE, STAGES, TREE, Attribute
+from whimbrel.telemetry import (
+    BROKER_SERVICE,
+    MAJORITY_STAGES,
+    MAJORITY_TREE,
+    REPLICATOR_SERVICE,
+    STAGES,
+    TREE,
+    Attribute,
+)
 
 TRACE, ROOT = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 PROCESSES = {
@@ -22,6 +30,8 @@ PROCESSES = {
     "whimbrel.ha.transfer": ("master", REPLICATOR_SERVICE),
     "whimbrel.ha.append": ("slave", REPLICATOR_SERVICE),
     "whimbrel.ha.acknowledge": ("master", REPLICATOR_SERVICE),
+    "whimbrel.store.commit": ("master", BROKER_SERVICE),
+    "whimbrel.ha.commit": ("slave", REPLICATOR_SERVICE),
     "whimbrel.store.dispatch": ("slave", BROKER_SERVICE),
 }
 
@@ -43,6 +53,8 @@ def request(
     at: int = 0,
     offset: int | None = None,
     topic: str = "",
+    epoch: int = 0,
+    broker_id: int = 0,
 ) -> dict[str, Any]:
     """Return a request with one span."""
     attributes = [text(Attribute.MESSAGE_ID, message)] if message else []
@@ -51,6 +63,8 @@ def request(
             {"key": Attribute.OFFSET, "value": {"intValue": str(offset)}},
             text(Attribute.TOPIC, topic),
         ]
+    for key, number in ((Attribute.EPOCH, epoch), (Attribute.BROKER_ID, broker_id)):
+        attributes += [{"key": key, "value": {"intValue": str(number)}}] if number else []
     one = {
         "traceId": trace,
         "spanId": span or f"{abs(hash((name, trace, parent, message))) % (1 << 64):016x}",
@@ -100,6 +114,33 @@ def test_the_story_is_the_tree_that_telemetry_draws() -> None:
     assert found is not None
     assert rows(structure(found)) == rows(TREE.format(topic="orders"))
     assert found.missing == ()
+
+
+def stage(name: str, **values: Any) -> dict[str, Any]:
+    return request(name, service=PROCESSES[name], parent=ROOT, at=2, **values)
+
+
+def test_where_a_majority_commits_the_story_has_the_commits() -> None:
+    begun = [request("send orders", span=ROOT, kind=4), stage("whimbrel.store.append", epoch=3)]
+    found = trace(begun + [stage(name) for name in reversed(MAJORITY_STAGES[1:])])
+    assert found is not None
+    assert rows(structure(found)) == rows(MAJORITY_TREE.format(topic="orders"))
+    assert found.missing == ()
+    assert "epoch 3" in lines(found)
+    early = trace(begun + [stage(name) for name in STAGES[1:]])
+    assert early is not None
+    assert early.missing == ("whimbrel.store.commit", "whimbrel.ha.commit")
+
+
+def test_slaves_are_told_apart_where_there_are_several() -> None:
+    found = trace([stage("whimbrel.ha.append", broker_id=1), stage("whimbrel.ha.commit", broker_id=1)])
+    assert found is not None and "slave replicator 1" not in lines(found)
+    found = trace([stage("whimbrel.ha.append", broker_id=1), stage("whimbrel.ha.commit", broker_id=2)])
+    assert found is not None
+    assert [line.split()[2:5] for line in lines(found).splitlines()[3:]] == [
+        ["slave", "replicator", "1"],
+        ["slave", "replicator", "2"],
+    ]
 
 
 def test_other_messages_of_the_same_trace_stay_out() -> None:

@@ -11,8 +11,8 @@ from whimbrel.cli.message_trace import Span
 from whimbrel.model.trace import TraceContext, TracedRecord
 from whimbrel.replicator import tracing
 from whimbrel.replicator.options import ReplicatorOptions
-from whimbrel.replicator.tracing import FRAME_LINKS_MAX, FRAMES_MAX, FeederTraces, Recent
-from whimbrel.telemetry import ACKNOWLEDGE, FRAME, TRANSFER, Attribute
+from whimbrel.replicator.tracing import FRAME_LINKS_MAX, FRAMES_MAX, FeederTraces, FollowerTraces, Recent
+from whimbrel.telemetry import ACKNOWLEDGE, FRAME, SLAVE_APPEND, SLAVE_COMMIT, TRANSFER, Attribute
 
 SIZE = 100
 
@@ -147,6 +147,31 @@ def test_frames_of_one_turn_are_bounded(rig: Rig) -> None:
     for _ in range(FRAMES_MAX + 1):
         connection.on_frame(0, 1, 0)
     assert len(rig.traces.frames) == FRAMES_MAX
+
+
+@pytest.mark.parametrize("dialect", [2, 0])
+def test_a_slave_tells_of_commits_where_a_majority_makes_them(
+    monkeypatch: pytest.MonkeyPatch, dialect: int
+) -> None:
+    tracer, spans = memory_tracer()
+    monkeypatch.setattr(tracing, "open_tracer", lambda *_: tracer)
+    page: Any = SimpleNamespace(broker_name="broker-a", broker_id=2, ha_dialect=dialect)
+    options = ReplicatorOptions(store="s", trace_to="file:f")
+    traces = FollowerTraces(options, page, lambda offset, size: b"", 0, 1 << 20)
+    traces.scanner.advance = lambda end: [traced(0), traced(SIZE)]  # type: ignore[method-assign]
+    traces.appended(2 * SIZE, 1)
+    traces.committed(2 * SIZE - 1)
+    appended = [span for span in spans() if span.name == SLAVE_APPEND]
+    committed = [span for span in spans() if span.name == SLAVE_COMMIT]
+    assert len(appended) == 2
+    if not dialect:
+        assert not committed and not traces.uncommitted
+        return
+    (first,) = committed
+    assert (first.attributes[Attribute.OFFSET], first.attributes[Attribute.BROKER_ID]) == (0, 2)
+    assert first.start_ns == appended[0].end_ns
+    traces.committed(2 * SIZE)
+    assert not traces.uncommitted
 
 
 def test_without_a_target_opentelemetry_is_not_imported(tmp_path: Path) -> None:

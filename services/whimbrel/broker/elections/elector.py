@@ -18,12 +18,13 @@ import logging
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from whimbrel.broker.api.admin import ElectionView
 from whimbrel.broker.background import start_task, start_timer
 from whimbrel.broker.elections.coordinator import Coordinator, NameserverCoordinator
 from whimbrel.broker.elections.machine import (
+    STANDING,
     Action,
     AskSeals,
     AskSuspicions,
@@ -46,6 +47,9 @@ from whimbrel.rpc.api.election_calls import seal, suspect
 from whimbrel.store.shared_page import SharedPage
 from whimbrel.wakeup import Doorbell
 
+if TYPE_CHECKING:
+    from whimbrel.broker.elections.election_traces import ElectionTraces
+
 __all__ = ["Elector"]
 
 logger = logging.getLogger(__name__)
@@ -57,7 +61,6 @@ HANDED_BYTES_MAX = 16 << 20  # a member that lacks more is not handed over to
 HAND_OVER_S = 2.0  # for it to come to hold the rest
 SEALS_MAX = 8  # that are being answered; a group has few candidates at a time
 SWAPS_MAX = 5  # of an operator's change, while others change the record
-STANDING = (State.ASKING, State.SWAPPING, State.SEALING, State.OPENING)
 REPLICA_ROLES: dict[BrokerRole, int] = {"master": 1, "slave": 2}
 
 
@@ -108,6 +111,11 @@ class Elector:
         self.tasks: set[asyncio.Task[None]] = set()
         self.ends: list[Callable[[], Awaitable[None]]] = []
         self.logged = ""
+        self.traces: ElectionTraces | None = None
+        if options.trace_to:
+            from whimbrel.broker.elections import election_traces  # OpenTelemetry: only where tracing is on
+
+            self.traces = election_traces.open_election_traces(options)
         self.trouble = ""  # with the coordinator
         self.stopped = self.closed = False
         self.set_replica_role("slave")
@@ -142,6 +150,8 @@ class Elector:
     def release(self) -> None:
         """Let go of the page; nobody looks at this member any more."""
         self.closed = True
+        if self.traces is not None:
+            self.traces.close()
         self.page.close()
 
     # What is known
@@ -281,6 +291,8 @@ class Elector:
     def tell_state(self) -> None:
         """Log what the member is about, and why."""
         machine = self.machine
+        if self.traces is not None:
+            self.traces.moved(machine)
         why = machine.trigger if machine.state in STANDING else machine.why
         self.tell(f"{machine.state.value}{': ' if why else ''}{why}")
 

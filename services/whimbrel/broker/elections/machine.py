@@ -44,6 +44,7 @@ from whimbrel.model.elections import SealAnswer, Suspicion
 from whimbrel.model.group_record import EPOCH_MAX, NOBODY, GroupRecord, Voters, majority
 
 __all__ = [
+    "STANDING",
     "Action",
     "AskSeals",
     "AskSuspicions",
@@ -82,6 +83,9 @@ class State(Enum):
     OPENING = "opening"
     LEADING = "leading"
     CLOSING = "closing"
+
+
+STANDING: Final = (State.ASKING, State.SWAPPING, State.SEALING, State.OPENING)  # on the way to lead
 
 
 @dataclass(frozen=True, slots=True)

@@ -244,6 +244,7 @@ class Appender:
         self.waits = durability.sync_flush or durability.acks > 0 or commit is not None
         self.on_appended: Callable[[str, Sequence[Any]], None] | None = None  # with each topic's records
         self.on_tick: Callable[[], None] | None = None  # called at the end of each tick with an append
+        self.on_commit: Callable[[int], None] | None = None  # with the commit offset, after it was looked at
         self.store = store
         self.page = page
         self.durability = durability
@@ -439,7 +440,10 @@ class Appender:
             if self.commit.advance() and self.ring_timer is None:
                 # Slaves hear of it with the next record, or by then.
                 self.ring_timer = self.loop.call_later(RING_INTERVAL_MIN_S, self.ring_delayed)
-            return math.inf, self.commit.store.visible_end
+            committed = self.commit.store.visible_end
+            if self.on_commit is not None:
+                self.on_commit(committed)
+            return math.inf, committed
         flushed = self.store.flushed if durability.sync_flush else math.inf
         acknowledged = self.page.acknowledged(durability.acks) if durability.acks else math.inf
         return flushed, acknowledged

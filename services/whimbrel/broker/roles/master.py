@@ -198,7 +198,10 @@ class MasterRole(Role):
             self.context.topics, self.appender, store_host=lambda: self.admission.store_host
         )
         if self.traces is not None:
-            traces = self.traces.of_sends(self.store, self.context.call_from_thread)
+            by_majority = options.by_majority
+            epoch = self.page.leader_epoch if by_majority else 0
+            traces = self.traces.of_sends(self.store, self.context.call_from_thread, epoch)
+            self.appender.on_commit = traces.committed if by_majority else None
             self.sends.trace(traces, options.trace_ratio)
             internal.on_appended = traces.handed_on
         counted = self.context.counted
