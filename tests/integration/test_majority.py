@@ -109,6 +109,22 @@ def test_what_no_majority_holds_is_answered_late_and_seen_by_nobody(cluster: Clu
         await_commit(peer, view.log_end)
 
 
+def test_a_topic_may_ask_for_an_earlier_answer_and_is_seen_no_earlier(cluster: Cluster) -> None:
+    master, slaves = peers(cluster)
+    master.administer("CreateTopic", topic={"name": "fast", "answer": "written"})
+    until(lambda: all("fast" in topics(peer) for peer in slaves), timeout=5, what="the topic on the slaves")
+    hang(*cluster.slave_replicators)
+    assert master.send("fast", b"early").status.code == v2.OK
+    assert pulled(master, "fast") == []
+    assert queue_ends(master, "fast") == 0
+    wake(*cluster.slave_replicators)
+    until(lambda: pulled(master, "fast") == [b"early"], timeout=10, what="the commit")
+
+
+def topics(peer: Peer) -> list[str]:
+    return [topic.name for topic in peer.administer("ListTopics").topics]
+
+
 def test_one_of_three_may_be_missing_and_with_two_nothing_is_stored(cluster: Cluster) -> None:
     master, slaves = peers(cluster)
     for process in (cluster.slaves[0], cluster.slave_replicators[0]):

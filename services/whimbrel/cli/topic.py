@@ -16,6 +16,11 @@ app = group("Create, list, describe, update and delete topics.")
 
 NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="Topic name.")]
 COLUMNS = ("topic", "type", "read queues", "write queues", "permission")
+ANSWER_FORM = "committed|written|acks=K"
+ANSWER_HELP = (
+    "When a send is answered, in groups that commit by majority: written: the leader has the message; acks=K:"
+    " K members besides it have; both may be lost with the leader. Consumers see committed messages only."
+)
 
 
 class TopicType(StrEnum):
@@ -65,6 +70,7 @@ def create(
         list[str] | None,
         typer.Option("--broker", metavar="NAME", help="On this broker; may be repeated. Default: on all."),
     ] = None,
+    answer: Annotated[str, typer.Option(metavar=ANSWER_FORM, help=ANSWER_HELP)] = "committed",
     endpoint: EndpointOption = "",
     output: OutputOption = Format.TABLE,
 ) -> None:
@@ -73,7 +79,11 @@ def create(
 
     with sync.Admin(resolve_endpoint(endpoint)) as admin:
         topic = admin.create_topic(
-            name, message_type=MessageType(kind.value), queues=queues, brokers=tuple(broker or ())
+            name,
+            message_type=MessageType(kind.value),
+            queues=queues,
+            brokers=tuple(broker or ()),
+            answer=answer,
         )
     emit(topic, output, columns=COLUMNS, rows=[row(topic)])
 
@@ -105,6 +115,8 @@ def describe(name: NameArgument, endpoint: EndpointOption = "", output: OutputOp
         note(
             f"topic {name}: type {first.type}, permission {permission_text(first.permission)},"
             f" groups: {', '.join(groups) or 'none'}"
+            + f", answers: {first.answer}"
+            * (first.answer != "committed")
         )
     rows = [
         (
@@ -143,15 +155,16 @@ def update(
     ] = None,
     access: Annotated[Access | None, typer.Option(help="What may be done with it.")] = None,
     kind: Annotated[TopicType | None, typer.Option("--type", help="What the topic takes.")] = None,
+    answer: Annotated[str | None, typer.Option(metavar=ANSWER_FORM, help=ANSWER_HELP)] = None,
     endpoint: EndpointOption = "",
     output: OutputOption = Format.TABLE,
 ) -> None:
     """Change a topic on every master broker; what is not given stays."""
     from whimbrel.client import MessageType, sync
 
-    if all(value is None for value in (queues, read_queues, write_queues, access, kind)):
+    if all(value is None for value in (queues, read_queues, write_queues, access, kind, answer)):
         raise typer.BadParameter(
-            "give at least one of --queues, --read-queues, --write-queues, --access, --type"
+            "give at least one of --queues, --read-queues, --write-queues, --access, --type, --answer"
         )
     with sync.Admin(resolve_endpoint(endpoint)) as admin:
         topic = admin.update_topic(
@@ -161,6 +174,7 @@ def update(
             write_queues=write_queues,
             permission=None if access is None else ACCESS_BITS[access],
             message_type=None if kind is None else MessageType(kind.value),
+            answer=answer,
         )
     emit(topic, output, columns=COLUMNS, rows=[row(topic)])
 

@@ -98,6 +98,7 @@ class Admin(BaseClient):
         message_type: MessageType = MessageType.NORMAL,
         queues: int = 0,
         brokers: Sequence[str] = (),
+        answer: str = "committed",
     ) -> TopicConfig:
         """Create a topic.
 
@@ -106,9 +107,11 @@ class Admin(BaseClient):
             message_type: what it takes.
             queues: on each of its brokers; 0 means their default.
             brokers: names of the broker groups that hold it; () for all that there are now.
+            answer: when a send is answered where a majority commits: `committed`, `acks=K` (K members besides
+                the leader hold it) or `written` (the leader has it); the last two may be lost with a leader.
 
         Raises:
-            BadRequest: there is no such broker group.
+            BadRequest: there is no such broker group, or no such answer.
             AlreadyExists: all of them have it.
         """
         topic = TopicConfig(
@@ -117,6 +120,7 @@ class Admin(BaseClient):
             write_queues=queues,
             permission=READ | WRITE,
             type=message_type,
+            answer=answer,
         )
         call = admin_calls.create_topic(topic)
         return await self.change_topic(call, missing=AlreadyExists, brokers=brokers)
@@ -130,6 +134,7 @@ class Admin(BaseClient):
         write_queues: int | None = None,
         permission: int | None = None,
         message_type: MessageType | None = None,
+        answer: str | None = None,
     ) -> TopicConfig:
         """Change the arguments that are given, on every master; `queues` sets both counts."""
         call = admin_calls.update_topic(
@@ -138,6 +143,7 @@ class Admin(BaseClient):
             write_queues=queues if write_queues is None else write_queues,
             permission=permission,
             message_type=message_type,
+            answer=answer,
         )
         return await self.change_topic(call, missing=TopicNotFound)
 
@@ -558,4 +564,5 @@ def joined(one: TopicConfig, other: TopicConfig) -> TopicConfig:
         permission=one.permission,
         type=one.type,
         system=one.system,
+        answer=one.answer,
     )

@@ -353,10 +353,13 @@ class Admin(Blocking):
         message_type: MessageType = MessageType.NORMAL,
         queues: int = 0,
         brokers: Sequence[str] = (),
+        answer: str = "committed",
     ) -> TopicConfig:
         """Create a topic on the masters of these broker groups, () for all."""
         return self.wait(
-            self.admin.create_topic(name, message_type=message_type, queues=queues, brokers=brokers)
+            self.admin.create_topic(
+                name, message_type=message_type, queues=queues, brokers=brokers, answer=answer
+            )
         )
 
     def update_topic(
@@ -368,6 +371,7 @@ class Admin(Blocking):
         write_queues: int | None = None,
         permission: int | None = None,
         message_type: MessageType | None = None,
+        answer: str | None = None,
     ) -> TopicConfig:
         """Change the arguments that are given, on every master."""
         return self.wait(
@@ -378,6 +382,7 @@ class Admin(Blocking):
                 write_queues=write_queues,
                 permission=permission,
                 message_type=message_type,
+                answer=answer,
             )
         )
 

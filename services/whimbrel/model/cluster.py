@@ -85,7 +85,11 @@ class Cluster:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicConfig:
-    """A topic on one broker. Permission bits: 4 read, 2 write, 1 inherit."""
+    """A topic on one broker. Permission bits: 4 read, 2 write, 1 inherit.
+
+    Attributes:
+        answer: when its sends are answered where a majority commits, see `model/answers.py`.
+    """
 
     name: str
     read_queues: int = 0
@@ -93,6 +97,7 @@ class TopicConfig:
     permission: int = 6
     type: MessageType = MessageType.NORMAL
     system: bool = False
+    answer: str = "committed"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from enum import IntFlag, StrEnum
 from typing import Any, Generic, TypeVar
 
+from whimbrel.model.answers import COMMITTED, answer_text, copies_of
 from whimbrel.model.limits import RETRY_MAX_DEFAULT
 from whimbrel.model.retry import RetryPolicy, policy_from_bean
 
@@ -36,6 +37,7 @@ LONG_MAX = (1 << 63) - 1
 
 # The name in 5.3.3's topics.json; its tools write it with a plus sign when they set it.
 TYPE_ATTRIBUTE = "message.type"
+ANSWER_ATTRIBUTE = "whimbrel.answer"  # ours: `model/answers.py`
 DRAINED_ATTRIBUTE = "whimbrel.drained"  # ours: the topic has lost its write bit by a drain, and gets it back
 
 
@@ -176,6 +178,25 @@ class TopicConfig:
         """Return the topic with another type."""
         kept = {key: text for key, text in self.attributes.items() if key.lstrip("+") != TYPE_ATTRIBUTE}
         return replace(self, attributes={**kept, TYPE_ATTRIBUTE: message_type.value})
+
+    @property
+    def answer_copies(self) -> int | None:
+        """How many members besides the leader must hold a message before its send is answered.
+
+        None: it must be committed, as it must where the attribute's text is not known.
+        """
+        attributes = self.attributes
+        if not attributes:
+            return COMMITTED
+        return copies_of(attributes.get(ANSWER_ATTRIBUTE) or attributes.get("+" + ANSWER_ATTRIBUTE) or "")
+
+    def with_answer(self, copies: int | None) -> "TopicConfig":
+        """Return the topic with another time of answers; see `answer_copies`."""
+        kept = {key: text for key, text in self.attributes.items() if key.lstrip("+") != ANSWER_ATTRIBUTE}
+        return replace(
+            self,
+            attributes=kept if copies is COMMITTED else {**kept, ANSWER_ATTRIBUTE: answer_text(copies)},
+        )
 
     @property
     def drained(self) -> bool:

@@ -21,6 +21,7 @@ from whimbrel.errors import (
     NotWritable,
     TopicNotFound,
 )
+from whimbrel.model.answers import answer_text, parse_answer
 from whimbrel.model.cluster import GroupProgress
 from whimbrel.model.limits import QUEUES_MAX, RETRY_MAX_DEFAULT
 from whimbrel.model.names import TEMPLATE_TOPIC, check_group, check_topic
@@ -181,6 +182,7 @@ class AdminService:
             permission=topic.permission,
             message_type=TYPE_NUMBERS.get(topic.message_type, admin.MESSAGE_TYPE_UNSPECIFIED),
             system=self.topics.is_system(topic.name),
+            answer=answer_text(topic.answer_copies),
         )
 
     def create_topic(self, call: Call, request: admin.CreateTopicRequest) -> Any:
@@ -196,6 +198,8 @@ class AdminService:
             write_queues=checked_queues(wanted.write_queues or wanted.read_queues or QUEUES_DEFAULT),
             permission=checked_permission(wanted.permission or READ | WRITE),
         ).with_type(message_type_of(wanted.message_type))
+        if wanted.answer:
+            made = made.with_answer(parse_answer(wanted.answer))
         if self.topics.drained:
             made = made.with_drained(drained=True)
         self.topics.add(made)
@@ -213,6 +217,8 @@ class AdminService:
             topic = replace(topic, permission=checked_permission(request.permission))
         if request.HasField("message_type"):
             topic = topic.with_type(message_type_of(request.message_type))
+        if request.HasField("answer"):
+            topic = topic.with_answer(parse_answer(request.answer))
         self.topics.put(topic)
         return admin.UpdateTopicResponse(topic=self.topic_message(topic))
 

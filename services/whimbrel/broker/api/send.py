@@ -139,7 +139,8 @@ class SendService:
         if traces is not None and admission.context_seen:
             created = traces.appended(drafts, appended, began_ns)
         if admission.appender.waits:
-            return self.answer_later(drafts, appended, created, detour)
+            copies = None if detour is not None else target.answer_copies
+            return self.answer_later(drafts, appended, created, detour, copies)
         if created and traces is not None:
             traces.answered(created)
         return send_answer(drafts, appended) if detour is None else detoured(drafts, appended, detour)
@@ -202,8 +203,9 @@ class SendService:
         appended: Sequence[Any],
         created: "list[Creation] | None",
         detour: Detour | None,
+        copies: int | None,
     ) -> Deferred[Any]:
-        """Answer when the messages are as durable as was asked."""
+        """Answer when the messages are as durable as was asked, or so many other members hold them."""
         deferred: Deferred[Any] = Deferred()
 
         def answer(error: WhimbrelError | None) -> None:
@@ -216,7 +218,10 @@ class SendService:
             else:
                 deferred.complete(send_answer(drafts, appended))
 
-        self.admission.appender.when_durable(appended[-1].end, answer)
+        if copies is None:
+            self.admission.appender.when_durable(appended[-1].end, answer)
+        else:
+            self.admission.appender.when_held(appended[-1].end, copies, answer)
         return deferred
 
 

@@ -170,17 +170,21 @@ class SendTarget:
 
     Attributes:
         topic: its configuration; another object means that it has changed.
-        plain: it takes messages without a type of their own.
+        plain: it takes messages without a type of their own, and has them answered when they are durable.
+        answer_copies: see `TopicConfig.answer_copies`.
         queues: that may be written.
         turn: counts the requests that left the queue to this broker; it starts anywhere, so that topics whose
             targets are often dropped and made anew use all of their queues, too.
     """
 
-    __slots__ = ("plain", "queues", "topic", "turn")
+    __slots__ = ("answer_copies", "plain", "queues", "topic", "turn")
 
     def __init__(self, topic: TopicConfig) -> None:
         self.topic = topic
-        self.plain = topic.message_type in (MessageType.NORMAL, MessageType.MIXED)
+        self.answer_copies = topic.answer_copies
+        self.plain = (
+            topic.message_type in (MessageType.NORMAL, MessageType.MIXED) and self.answer_copies is None
+        )
         self.queues = topic.write_queues if topic.writable else 0
         self.turn = randrange(self.queues or 1)
 

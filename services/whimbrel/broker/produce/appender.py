@@ -6,7 +6,8 @@ retries store the message three times). What is appended is answered at once, or
 
     its end <= flushed                 synchronous flush: within `flush_timeout_s`, else FlushTimeout
     its end <= acknowledged by `acks`  synchronous replication: within `slave_timeout_s`, else ReplicaTimeout
-    its end <= the commit offset       majority: within `slave_timeout_s`, else NotCommitted (`commit.py`)
+    its end <= the commit offset       majority: within `slave_timeout_s`, else NotCommitted (`commit.py`);
+                                       a topic may ask for fewer copies (`early_answers.py`)
 
 A slave counts for the first question by what it says of itself, for the second by what it has acknowledged of
 what it was sent (`store/shared_page.py`): one that is connected anew, and up to date, has been sent nothing.
@@ -33,6 +34,7 @@ from typing import Any, NoReturn, Protocol
 
 from whimbrel.broker.produce.commit import UNCOMMITTED_BYTES_MAX, MajorityCommit
 from whimbrel.broker.produce.confirmed_offset import in_sync
+from whimbrel.broker.produce.early_answers import EarlyAnswers
 from whimbrel.errors import (
     FlushTimeout,
     NoReplica,
@@ -101,6 +103,9 @@ class RecordAppender(Protocol):
 
     def when_durable(self, end: int, answer: Callable[[WhimbrelError | None], None]) -> None:
         """Have `answer` called once the log up to `end` is as durable as was asked, or with an error."""
+
+    def when_held(self, end: int, copies: int, answer: Callable[[WhimbrelError | None], None]) -> None:
+        """Have `answer` called once so many slaves hold the log up to `end`, or it is durable."""
 
     def complete_waiting(self) -> None:
         """Answer what can be answered now."""
@@ -253,6 +258,7 @@ class Appender:
         self.soon = soon or loop.call_soon
         self.waiting: deque[WaitingSend] = deque()
         self.parked: ParkedSends = NothingParked()
+        self.early = EarlyAnswers()
         self.tick_pending = False
         self.in_sync_checked = False  # enough slaves are in sync; holds until the tick ends
         self.closed = False
@@ -300,7 +306,7 @@ class Appender:
     @property
     def waiting_count(self) -> int:
         """How many sends wait for the disk or for slaves."""
-        return len(self.waiting) + len(self.parked)
+        return len(self.waiting) + len(self.parked) + len(self.early)
 
     @property
     def waiting_bytes(self) -> int:
@@ -338,6 +344,18 @@ class Appender:
         Call it in the tick of the append, in the order of the appends.
         """
         self.waiting.append(self.waiting_send(end, self.loop.time(), answer))
+
+    def when_held(self, end: int, copies: int, answer: Callable[[WhimbrelError | None], None]) -> None:
+        """Have `answer` called once so many slaves hold the log up to `end`, or it is committed.
+
+        Where no majority commits it is as `when_durable`, which also says when to call it.
+        """
+        if self.commit is None or copies >= self.commit.copies - 1:
+            self.when_durable(end, answer)
+        elif copies:
+            self.early.add(copies, end, self.loop.time() + self.durability.slave_timeout_s, answer)
+        else:
+            answer(None)
 
     def waiting_send(
         self, end: int, since: float, answer: Callable[[WhimbrelError | None], None]
@@ -429,7 +447,7 @@ class Appender:
     @property
     def unfinished(self) -> bool:
         """Whether an answer waits, or something is not committed, or a member is to hear what is."""
-        if self.waiting or self.parked:
+        if self.waiting or self.parked or self.early:
             return True
         return self.commit is not None and (self.commit.uncommitted_bytes > 0 or self.commit.unseen)
 
@@ -450,6 +468,13 @@ class Appender:
 
     def answer_durable(self, now: float, flushed: float, acknowledged: float) -> None:
         waiting, parked = self.waiting, self.parked
+        if self.early and self.commit is not None:
+            self.early.settle(
+                now,
+                acknowledged,
+                self.commit.held,
+                lambda: self.not_replicated("too few members confirmed it"),
+            )
         if parked:
             parked.settle(int(min(flushed, acknowledged, self.store.written)))
             since = now - min(self.durability.flush_timeout_s, self.durability.slave_timeout_s)
@@ -485,6 +510,7 @@ class Appender:
             refused = [send for send in waiting if send.end > flushed]
             while waiting and waiting[-1].end > flushed:
                 waiting.pop()
+            self.early.fail(flushed, lambda: self.not_replicated(f"perhaps not on its disk: {why}"))
             for send in refused:
                 if self.commit is None:
                     send.answer(FlushTimeout(f"the message is in the log, but perhaps not on disk: {why}"))
@@ -520,6 +546,7 @@ class Appender:
                 self.ring()
         self.parked.hand_over(math.inf)
         self.closed = True
+        self.early.fail(-1, lambda: self.not_replicated(reason))
         while self.waiting:
             answer = self.waiting.popleft().answer
             if self.commit is not None or (error is None and self.durability.acks):
@@ -555,6 +582,10 @@ class ReadOnlyAppender:
 
     def when_durable(self, end: int, answer: Callable[[WhimbrelError | None], None]) -> NoReturn:
         """Raise NotWritable: nothing was appended that could be waited for."""
+        raise NotWritable(self.refusal)
+
+    def when_held(self, end: int, copies: int, answer: Callable[[WhimbrelError | None], None]) -> NoReturn:
+        """Raise NotWritable, as `when_durable`."""
         raise NotWritable(self.refusal)
 
     def complete_waiting(self) -> None:

@@ -119,8 +119,7 @@ class MajorityCommit:
         store, page = self.store, self.page
         saw = page.newest_connection()  # before what was acknowledged
         own = store.flushed if self.sync_flush else page.written
-        others = self.others
-        ends = [ack for member, ack in page.member_acks() if member in others]
+        ends = self.other_ends()
         if self.votes:
             ends.append(own)
         moved = store.commit(commit_offset(ends, self.copies))
@@ -130,6 +129,14 @@ class MajorityCommit:
             page.commit_saw = saw
             return True  # members that were not told the commit offset are told now
         return moved
+
+    def other_ends(self) -> list[int]:
+        """Return how far the other voters hold the log in this epoch."""
+        return [ack for member, ack in self.page.member_acks() if member in self.others]
+
+    def held(self, copies: int) -> int:
+        """Return up to where so many voters besides this member hold the log, -1 where there are fewer."""
+        return commit_offset(self.other_ends(), copies)
 
     @property
     def unseen(self) -> bool:

@@ -79,6 +79,7 @@ def update_topic(
     write_queues: int | None = None,
     permission: int | None = None,
     message_type: MessageType | None = None,
+    answer: str | None = None,
 ) -> Outbound[TopicConfig]:
     """Change a topic on one broker; None keeps a value."""
 
@@ -86,7 +87,7 @@ def update_topic(
         return convert.topic_config(admin.UpdateTopicResponse.FromString(responses[0]).topic)
 
     request = admin.UpdateTopicRequest(
-        name=name, read_queues=read_queues, write_queues=write_queues, permission=permission
+        name=name, read_queues=read_queues, write_queues=write_queues, permission=permission, answer=answer
     )
     if message_type is not None:
         request.message_type = convert.TOPIC_TYPE_NUMBERS[message_type]

@@ -387,6 +387,7 @@ def topic_config(message: admin.Topic) -> TopicConfig:
         permission=message.permission,
         type=TOPIC_TYPES.get(message.message_type, MessageType.NORMAL),
         system=message.system,
+        answer=message.answer or "committed",  # a broker of an earlier version says nothing
     )
 
 
@@ -398,6 +399,7 @@ def topic_message(topic: TopicConfig) -> admin.Topic:
         write_queues=topic.write_queues,
         permission=topic.permission,
         message_type=TOPIC_TYPE_NUMBERS[topic.type],
+        answer=topic.answer,
     )
 
 

@@ -92,6 +92,23 @@ def test_a_drain_takes_the_write_bit_from_topics_of_clients_and_gives_it_back(ri
     assert not rig.writable("closed"), "it was not before"
 
 
+def test_a_topic_says_when_its_sends_are_answered(rig: Rig) -> None:
+    def answer_of(response: Any) -> str:
+        return str(response.topic.answer)
+
+    create, update = rig.service.create_topic, rig.service.update_topic
+    wanted = admin.Topic(name="fast", answer="written")
+    assert answer_of(create(CALL, admin.CreateTopicRequest(topic=wanted))) == "written"
+    assert answer_of(update(CALL, admin.UpdateTopicRequest(name="fast", read_queues=3))) == "written"
+    assert answer_of(update(CALL, admin.UpdateTopicRequest(name="fast", answer="acks=2"))) == "acks=2"
+    assert answer_of(update(CALL, admin.UpdateTopicRequest(name="fast", answer="committed"))) == "committed"
+    with pytest.raises(BadRequest, match="acks=K"):
+        update(CALL, admin.UpdateTopicRequest(name="fast", answer="soon"))
+    with pytest.raises(BadRequest, match="acks=K"):
+        create(CALL, admin.CreateTopicRequest(topic=admin.Topic(name="other", answer="acks=9")))
+    assert "other" not in rig.topics.rows
+
+
 def test_a_drain_counts_what_groups_have_before_them_and_what_nobody_reads(rig: Rig) -> None:
     rig.topic("orders")
     rig.topic("unread")

@@ -64,6 +64,9 @@ class WritableAppender:
     def when_durable(self, end: int, answer: Callable[[Any], None]) -> None:
         raise AssertionError("admission does not append")
 
+    def when_held(self, end: int, copies: int, answer: Callable[[Any], None]) -> None:
+        raise AssertionError("admission does not append")
+
     def complete_waiting(self) -> None:
         """Do nothing."""
 

@@ -289,3 +289,88 @@ def test_a_call_that_comes_late_finds_a_closed_appender_without_its_page() -> No
     rig.appender.complete_waiting()  # as from the flush thread
     assert len(rig.answers) == 1
     assert isinstance(rig.answers[0], WhimbrelError)
+
+
+def five() -> Rig:
+    rig = Rig(voters=(0, 1, 2, 3, 4))
+    for member in range(1, 5):
+        rig.connect(member, member - 1)
+    return rig
+
+
+def early(rig: Rig, copies: int) -> list[WhimbrelError | None]:
+    """Send a message whose answer waits for so many members; return where the answer comes."""
+    answers: list[WhimbrelError | None] = []
+    place = rig.appender.append([object()])[-1]
+    rig.appender.when_held(place.end, copies, answers.append)
+    return answers
+
+
+def test_a_topic_may_ask_for_an_answer_before_the_commit_and_nobody_sees_it_earlier() -> None:
+    rig = five()
+    written, one, two = early(rig, 0), early(rig, 1), early(rig, 2)
+    assert (written, one, two) == ([None], [], [])
+    rig.tick()
+    rig.report(0, 200)
+    assert (one, two, rig.page.commit) == ([None], [], 0)
+    rig.report(1, 300)
+    assert (two, rig.page.commit) == ([], 200)
+    rig.report(2, 300)  # three of five: two besides the leader
+    assert (two, rig.page.commit) == ([None], 300)
+
+
+def test_more_copies_than_a_majority_are_not_waited_for() -> None:
+    rig = five()
+    answers = early(rig, 4)
+    rig.tick()
+    rig.report(0, 100)
+    rig.report(1, 100)
+    assert (answers, rig.page.commit) == ([None], 100)
+
+
+def test_members_that_do_not_vote_are_no_copies_of_an_early_answer() -> None:
+    rig = Rig(voters=(0, 1, 2, 3, 4))
+    rig.connect(1, 0)
+    rig.connect(2, 1)
+    rig.connect(7, 2)
+    answers = early(rig, 1)
+    rig.tick()
+    rig.report(2, 100)
+    assert answers == []
+    rig.report(0, 100)
+    assert answers == [None]
+
+
+@pytest.mark.parametrize("end", ["late", "closed", "failed"])
+def test_an_early_answer_that_does_not_come_is_an_error(end: str) -> None:
+    rig = Rig(voters=(0, 1, 2, 3, 4), sync_flush=True)
+    for member in range(1, 5):
+        rig.connect(member, member - 1)
+    answers = early(rig, 1)
+    assert rig.appender.waiting_count == 1
+    rig.tick()
+    if end == "late":
+        rig.tick(3.2)
+    elif end == "closed":
+        rig.appender.close("the broker changes its role")
+    else:
+        rig.log.answered = answers
+        rig.log.failed = "the disk refused a sync"
+        rig.appender.log_failed()
+        assert rig.log.mended_with == [1]  # it was answered before
+    assert [type(answer) for answer in answers] == [NotCommitted]
+    assert rig.appender.waiting_count == 0
+
+
+def test_where_no_majority_commits_answers_are_those_of_the_settings() -> None:
+    log, loop = FakeLog(), FakeLoop()
+    page = SharedPage(mmap.mmap(-1, PAGE_BYTES))
+    page.recovered(begin=0, written=0, flushed=0, file_size=1 << 30, pid=1)
+    appender = Appender(log, page, Durability(sync_flush=True), loop, ring=lambda: None)
+    appender.refusal = ""
+    answers: list[WhimbrelError | None] = []
+    appender.when_held(appender.append([object()])[-1].end, 0, answers.append)
+    assert answers == []
+    log.flushed = log.written
+    appender.complete_waiting()
+    assert answers == [None]

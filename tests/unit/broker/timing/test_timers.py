@@ -56,6 +56,9 @@ class BreakableAppender:
     def when_durable(self, end: int, answer: Callable[[WhimbrelError | None], None]) -> None:
         self.waiting.append(answer)
 
+    def when_held(self, end: int, copies: int, answer: Callable[[WhimbrelError | None], None]) -> None:
+        raise AssertionError("what the broker stores by itself is always as durable as was asked")
+
     def complete_waiting(self) -> None:
         """Nothing: tests answer."""
 

@@ -37,20 +37,22 @@ ORDERED_BY_QUEUE: OrderedBy
 ORDERED_BY_MESSAGE_GROUP: OrderedBy
 
 class Topic(_message.Message):
-    __slots__ = ("name", "read_queues", "write_queues", "permission", "message_type", "system")
+    __slots__ = ("name", "read_queues", "write_queues", "permission", "message_type", "system", "answer")
     NAME_FIELD_NUMBER: _ClassVar[int]
     READ_QUEUES_FIELD_NUMBER: _ClassVar[int]
     WRITE_QUEUES_FIELD_NUMBER: _ClassVar[int]
     PERMISSION_FIELD_NUMBER: _ClassVar[int]
     MESSAGE_TYPE_FIELD_NUMBER: _ClassVar[int]
     SYSTEM_FIELD_NUMBER: _ClassVar[int]
+    ANSWER_FIELD_NUMBER: _ClassVar[int]
     name: str
     read_queues: int
     write_queues: int
     permission: int
     message_type: MessageType
     system: bool
-    def __init__(self, name: _Optional[str] = ..., read_queues: _Optional[int] = ..., write_queues: _Optional[int] = ..., permission: _Optional[int] = ..., message_type: _Optional[_Union[MessageType, str]] = ..., system: _Optional[bool] = ...) -> None: ...
+    answer: str
+    def __init__(self, name: _Optional[str] = ..., read_queues: _Optional[int] = ..., write_queues: _Optional[int] = ..., permission: _Optional[int] = ..., message_type: _Optional[_Union[MessageType, str]] = ..., system: _Optional[bool] = ..., answer: _Optional[str] = ...) -> None: ...
 
 class CustomizedRetries(_message.Message):
     __slots__ = ("waits_ms",)
@@ -149,18 +151,20 @@ class CreateTopicResponse(_message.Message):
     def __init__(self, topic: _Optional[_Union[Topic, _Mapping]] = ...) -> None: ...
 
 class UpdateTopicRequest(_message.Message):
-    __slots__ = ("name", "read_queues", "write_queues", "permission", "message_type")
+    __slots__ = ("name", "read_queues", "write_queues", "permission", "message_type", "answer")
     NAME_FIELD_NUMBER: _ClassVar[int]
     READ_QUEUES_FIELD_NUMBER: _ClassVar[int]
     WRITE_QUEUES_FIELD_NUMBER: _ClassVar[int]
     PERMISSION_FIELD_NUMBER: _ClassVar[int]
     MESSAGE_TYPE_FIELD_NUMBER: _ClassVar[int]
+    ANSWER_FIELD_NUMBER: _ClassVar[int]
     name: str
     read_queues: int
     write_queues: int
     permission: int
     message_type: MessageType
-    def __init__(self, name: _Optional[str] = ..., read_queues: _Optional[int] = ..., write_queues: _Optional[int] = ..., permission: _Optional[int] = ..., message_type: _Optional[_Union[MessageType, str]] = ...) -> None: ...
+    answer: str
+    def __init__(self, name: _Optional[str] = ..., read_queues: _Optional[int] = ..., write_queues: _Optional[int] = ..., permission: _Optional[int] = ..., message_type: _Optional[_Union[MessageType, str]] = ..., answer: _Optional[str] = ...) -> None: ...
 
 class UpdateTopicResponse(_message.Message):
     __slots__ = ("topic",)
