@@ -3,16 +3,19 @@
 Times are printed, and never asserted.
 """
 
+import asyncio
+import itertools
 import shutil
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import pytest
 
 from electionkit import ElectedGroup, Member, bodies_of, loaded
 from processes import StartFailed, until
+from whimbrel.client import Consumer, Message, Producer
 from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as v2
 from whimbrel.store.cut import list_cuts
 from whimbrel.store.epoch_file import EpochFile
@@ -110,6 +113,56 @@ def test_sends_go_on_without_the_leader_and_none_is_lost(
                     process.start()
             await_follower(leader, successor)
     await_equal(group, *(body for _, body in load.acknowledged))
+
+
+@pytest.mark.parametrize(
+    "fault", [hang, pytest.param(kill, marks=pytest.mark.slow)], ids=lambda f: f.__name__
+)
+async def test_our_own_client_goes_on_at_other_members(
+    group: ElectedGroup, fault: Callable[[Member], None], measured: Note
+) -> None:
+    sent: list[tuple[float, str]] = []
+    got: dict[str, float] = {}
+    over = asyncio.Event()
+
+    def missing() -> set[str]:
+        return {message_id for _, message_id in sent} - set(got)
+
+    async def send(producer: Producer) -> None:
+        while not over.is_set():
+            receipt = await producer.send(Message(topic="t", body=b"x"))
+            sent.append((time.monotonic(), receipt.message_id))
+            await asyncio.sleep(0.01)
+
+    async def receive(consumer: Consumer) -> None:
+        while not over.is_set() or missing():
+            for message in await consumer.receive(wait_s=20):
+                got[message.message_id] = time.monotonic()
+                await consumer.ack(message)
+
+    async def count(more: int) -> None:
+        target = len(sent) + more
+        await asyncio.to_thread(until, lambda: len(sent) >= target, timeout=30, what=f"{more} sends")
+
+    def pause(times: Iterable[float]) -> float:
+        after = [began, *(at for at in times if at > began)]
+        return max(later - earlier for earlier, later in itertools.pairwise(after))
+
+    async with Producer(group.endpoint) as producer, Consumer(group.endpoint, "g", ["t"]) as consumer:
+        work = [asyncio.create_task(send(producer)), asyncio.create_task(receive(consumer))]
+        await count(30)
+        leader = await asyncio.to_thread(group.await_leader)
+        await asyncio.to_thread(fault, leader)
+        began = time.monotonic()
+        await count(30)
+        over.set()
+        async with asyncio.timeout(40):  # while the old leader is away
+            await asyncio.gather(*work)
+    sends, receives = pause(at for at, _ in sent), pause(got.values())
+    told = f"our own client sends nothing for {sends:.2f} s, gets nothing for {receives:.2f}"
+    measured(f"{fault.__name__} of the leader: {told}")
+    assert not missing()
+    assert len({message_id for _, message_id in sent}) == len(sent)
 
 
 def await_follower(member: Member, leader: Member) -> None:

@@ -41,6 +41,8 @@ from whimbrel.rpc.api.convert import ClientSettings
 __all__ = ["Consumer", "Handler"]
 
 SLICE_S = 1.0  # how long `receive` waits at one of several brokers before it asks the next
+# A broker that hangs is noticed when a poll's deadline passes; where other members can be asked, soon.
+MEMBER_POLL_S = 5.0
 POLL_MARGIN_S = 3.0  # a poll's deadline lies this far behind its waiting time, as the official SDKs have it
 
 logger = logging.getLogger(__name__)
@@ -318,8 +320,9 @@ class Consumer(BaseClient):
     async def poll(
         self, queue: Queue, count: int, wait_s: float, invisible_s: float | None, attempt_id: str = ""
     ) -> list[ReceivedMessage]:
-        endpoint = queue.endpoints[0]
-        self.session.use(endpoint)
+        endpoint = self.session.endpoint(queue)
+        if len(queue.endpoints) > 1:
+            wait_s = min(wait_s, MEMBER_POLL_S)
         call = calls.receive_messages(
             queue,
             self.group,
@@ -356,7 +359,7 @@ class Consumer(BaseClient):
         try:
             for queue in await self.assignment(message.queue.topic):
                 if queue.broker_name == message.queue.broker_name:
-                    return queue.endpoints[0]
+                    return self.session.endpoint(queue)
         except WhimbrelError as error:
             logger.debug("asking the broker that delivered %s: %s", message.message_id, error)
-        return message.queue.endpoints[0]
+        return self.session.endpoint(message.queue)

@@ -45,7 +45,8 @@ class ProducerOptions(ClientOptions):
     Attributes:
         send_timeout_s: how long one attempt of a send may take. Above the 5 s that a broker waits for its
             disk and its slaves, so that its own response (stored, but not confirmed) arrives instead of a
-            mere timeout.
+            mere timeout. Where a route names several members, and messages may be sent again
+            (`RetryPolicy.duplicates`), it is 4 s at most: the next member is asked then.
         oneway_max: one-way sends that may be under way; the next one is refused, so that memory stays
             bounded.
     """

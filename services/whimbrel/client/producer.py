@@ -48,6 +48,9 @@ __all__ = ["Producer", "QueueSelector"]
 # Chooses one of the writable queues for a message, or for a batch by its first message.
 QueueSelector = Callable[[Message, Sequence[Queue]], Queue]
 
+# An attempt's time where other members of a group can be asked, and a repeat does no harm: above the 3 s that
+# a leader waits for a majority.
+MEMBER_TIMEOUT_S = 4.0
 LISTEN_S = 5.0  # between looks at the routes of topics with transactions; routes themselves are cached
 
 logger = logging.getLogger(__name__)
@@ -196,7 +199,7 @@ class Producer(BaseClient):
         if not known:
             await self.session.announce()
         sent = dataclasses.replace(message, message_id=receipts[0].message_id)
-        return Transaction(self.session, sent, receipts[0], target.endpoints[0])
+        return Transaction(self.session, sent, receipts[0], self.session.endpoint(target))
 
     @asynccontextmanager
     async def transaction(
@@ -317,7 +320,7 @@ class Producer(BaseClient):
             for topic in list(self.topics):
                 try:
                     for queue in (await self.session.route(topic)).writable():
-                        self.session.use(queue.endpoints[0])
+                        self.session.endpoint(queue)
                 except WhimbrelError as error:
                     logger.debug("can't listen to the brokers of %s: %s", topic, error)
             await asyncio.sleep(LISTEN_S)
@@ -368,8 +371,9 @@ class Producer(BaseClient):
         return turn
 
     async def send_to(self, target: Queue, queue_id: int | None, request: Request) -> list[SendReceipt]:
-        endpoint = target.endpoints[0]
-        self.session.use(endpoint)
+        endpoint, timeout_s = self.session.endpoint(target), self.options.send_timeout_s
+        if len(target.endpoints) > 1 and self.options.retry.duplicates:
+            timeout_s = min(timeout_s, MEMBER_TIMEOUT_S)
         call = calls.send_messages(
             request.messages,
             broker_name=target.broker_name,
@@ -380,4 +384,4 @@ class Producer(BaseClient):
             transaction=request.transaction,
             recovery_s=request.recovery_s,
         )
-        return await self.session.call(endpoint, call, self.options.send_timeout_s)
+        return await self.session.call(endpoint, call, timeout_s)

@@ -87,7 +87,7 @@ class PullConsumer(BaseClient):
             IllegalOffset: the offset lies outside the queue.
             WhimbrelError: no broker could be asked.
         """
-        endpoint, suggested = await self.endpoint(queue) if follow else (queue.endpoints[0], False)
+        endpoint, suggested = await self.endpoint(queue) if follow else (self.session.endpoint(queue), False)
         call = calls.pull_messages(
             queue,
             self.group,
@@ -105,7 +105,7 @@ class PullConsumer(BaseClient):
                 raise
             logger.info("%s was suggested for %s and can't be asked: %s", endpoint, queue.topic, error)
             self.suggested.pop(key(queue), None)
-            result = await self.session.call(queue.endpoints[0], call, wait_s + POLL_MARGIN_S)
+            result = await self.session.call(self.session.endpoint(queue), call, wait_s + POLL_MARGIN_S)
         self.spans.received(queue.topic, result.messages, began_ns)
         if follow:
             if result.suggested_broker_id != queue.broker_id:
@@ -172,7 +172,7 @@ class PullConsumer(BaseClient):
         while True:
             attempt += 1
             try:
-                return await self.session.call(queue.endpoints[0], call)
+                return await self.session.call(self.session.endpoint(queue), call)
             except WhimbrelError as error:
                 decision = decide(error, attempt, self.options.retry, repeatable=True)
                 if not decision.again:
@@ -200,8 +200,7 @@ class PullConsumer(BaseClient):
             if endpoint is not None:
                 return endpoint, True
             self.suggested.pop(key(queue), None)
-        self.session.use(queue.endpoints[0])
-        return queue.endpoints[0], False
+        return self.session.endpoint(queue), False
 
 
 def key(queue: Queue) -> tuple[str, str, int]:

@@ -23,6 +23,7 @@ from typing import Self, TypeVar
 import grpc.aio
 
 import whimbrel
+from whimbrel.client.addresses import Addresses
 from whimbrel.client.ids import client_id
 from whimbrel.client.options import ClientOptions
 from whimbrel.client.retry import FirstContact, decide
@@ -86,7 +87,7 @@ def parse_access_point(text: str) -> tuple[Endpoint, ...]:
 class Session:
     """One client's connections. Belongs to the event loop in which `start` was called.
 
-    Public methods: start, close, call, ask, route, cluster, broker_endpoint, announce.
+    Public methods: start, close, call, ask, route, cluster, endpoint, broker_endpoint, announce.
 
     Attributes:
         access: endpoints of the nameservers.
@@ -114,6 +115,7 @@ class Session:
         self.server = ServerSettings()
         self.informed: dict[Endpoint, asyncio.Event] = {}  # by server: whether it has sent settings
         self.routes = RouteCache(options.route_ttl_s)
+        self.addresses = Addresses()
         self.describe = describe
         self.channels: dict[Endpoint, grpc.aio.Channel] = {}
         self.streams: dict[Endpoint, asyncio.Task[None]] = {}
@@ -174,8 +176,9 @@ class Session:
             (DATE_TIME_HEADER, datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")),
         )
         try:
-            return await calls.perform(self.channel(endpoint), call, headers, timeout)
+            answer = await calls.perform(self.channel(endpoint), call, headers, timeout)
         except (Unavailable, ConnectionClosed) as error:
+            self.addresses.failed(endpoint, time.monotonic())
             raise Unavailable(f"no answer from {endpoint}: {plain(str(error))}") from error
         except asyncio.CancelledError:
             # grpcio cancels the calls of a channel that is closed: its broker has left the route.
@@ -184,11 +187,14 @@ class Session:
                 raise
             raise Unavailable(f"no answer from {endpoint}: the connection was closed") from None
         except RequestTimeout as error:
+            self.addresses.failed(endpoint, time.monotonic())
             raise RequestTimeout(f"no answer from {endpoint} within {timeout:.3g} s") from error
         except NotSupported as error:
             if str(error) != UNKNOWN_METHOD:
                 raise
             raise NotSupported(await self.not_served(endpoint, call.path.split("/")[1])) from error
+        self.addresses.answered(endpoint)
+        return answer
 
     async def not_served(self, endpoint: Endpoint, service: str) -> str:
         """Return why a server does not serve a call: one that serves what only brokers serve is a broker."""
@@ -308,13 +314,20 @@ class Session:
         self.known_cluster = (now, cluster)
         return cluster
 
+    def endpoint(self, queue: Queue) -> Endpoint:
+        """Return at which of its addresses to call a queue's broker now; it is noted as in use."""
+        endpoints = queue.endpoints
+        chosen = endpoints[0] if len(endpoints) == 1 else self.addresses.choose(endpoints, time.monotonic())
+        self.use(chosen)
+        return chosen
+
     async def broker_endpoint(self, queue: Queue, broker_id: int) -> Endpoint | None:
         """Return where the broker of this id in a queue's group is; None when it is not known to live."""
         if broker_id == queue.broker_id:
-            return queue.endpoints[0]
+            return self.endpoint(queue)
         for other in (self.routes.stale(queue.topic) or Route(queue.topic, ())).queues:
             if other.broker_name == queue.broker_name and other.broker_id == broker_id:
-                return other.endpoints[0]
+                return self.endpoint(other)
         for broker in (await self.cluster(fresh=False)).brokers:
             if broker.broker_name == queue.broker_name and broker.broker_id == broker_id:
                 return broker.endpoint()
@@ -338,6 +351,7 @@ class Session:
             try:
                 await asyncio.wait_for(informed.wait(), timeout)
             except TimeoutError:
+                self.addresses.failed(endpoint, time.monotonic())
                 raise RequestTimeout(f"no settings from {endpoint} within {timeout:.3g} s") from None
         return self.server
 

@@ -206,7 +206,7 @@ class SubscriptionLoop:
                 queue = await self.current(key)
                 if queue is None:
                     return
-                await session.settings_of(queue.endpoints[0])
+                await session.settings_of(session.endpoint(queue))
                 room = max(1, self.options.concurrency - len(self.running))
                 messages = await self.consumer.poll(
                     queue, min(room, self.options.batch_max), self.options.long_polling_s, None, attempt_id

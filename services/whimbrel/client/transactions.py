@@ -133,7 +133,7 @@ class Transaction:
             return
         for queue in queues:
             if queue.broker_name == self.receipt.broker_name and queue.broker_id == 0:
-                self.endpoint = queue.endpoints[0]
+                self.endpoint = self.session.endpoint(queue)
                 return
 
 
