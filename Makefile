@@ -170,8 +170,8 @@ soak: setup ## kill -9 the driver of a streaming archive 20 times, and write doc
 	WHIMBREL_SOAK_KILLS=$${WHIMBREL_SOAK_KILLS:-20} WHIMBREL_SOAK_PAGE=docs/soak.md REQUIRE_SPARK=1 \
 		$(PY) -m pytest -q -s tests/spark/test_archive_kills.py
 
-sim: setup ## a simulated cluster under faults: SEED=n repeats a seed, SECONDS=n runs as many as fit, RULES=1 tests the test
-	@PYTHONHASHSEED=0 PYTHONPATH=services:tests $(PY) -m sim.run $(if $(SEED),$(SEED),$(if $(RULES),--without all --jobs $(or $(JOBS),2), \
+sim: setup ## a simulated cluster under faults: SEED=n repeats a seed, SECONDS=n runs as many as fit, RULES=1 tests the test (SHARE=n: one of n of the rules)
+	@PYTHONHASHSEED=0 PYTHONPATH=services:tests $(PY) -m sim.run $(if $(SEED),$(SEED),$(if $(RULES),--without all --share $(or $(SHARE),1) --jobs $(or $(JOBS),2), \
 		--seconds $(or $(SECONDS),240) --jobs $(or $(JOBS),2) --first $(or $(FIRST),1) --count $(or $(COUNT),0)))
 
 models: setup ## models of automatic failover: every small case, then histories for SECONDS=n; SEED=n repeats one, RULES=1 tests the test
@@ -194,7 +194,7 @@ sim-majority: setup ## simulated groups that commit by majority, under faults: S
 
 sim-elections: setup ## simulated groups that elect their masters, under faults: SECONDS=n, COUNT=n, FIRST=n, SEED=n repeats one, RULES=1 tests the test
 	@git log -1 --format='commit %h'
-	@PYTHONHASHSEED=0 PYTHONPATH=services:tests $(PY) -m sim.run --elections $(if $(SEED),$(SEED),$(if $(RULES),--without all --jobs $(or $(JOBS),2), \
+	@PYTHONHASHSEED=0 PYTHONPATH=services:tests $(PY) -m sim.run --elections $(if $(SEED),$(SEED),$(if $(RULES),--without all --share $(or $(SHARE),1) --jobs $(or $(JOBS),2), \
 		--seconds $(or $(SECONDS),60) --jobs $(or $(JOBS),2) --first $(or $(FIRST),1) --count $(or $(COUNT),0)))
 
 soak-sim: setup ## hours of seeds: HOURS=n

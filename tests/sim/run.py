@@ -21,6 +21,7 @@ import logging
 import multiprocessing
 import multiprocessing.connection
 import random
+import subprocess
 import sys
 import time
 from collections import Counter
@@ -175,9 +176,12 @@ def find_rules(options: argparse.Namespace) -> int:
     """Switch rules off and look for a seed that notices; return the exit code."""
     missed, text, seeds_max, draw = 0, options.without, options.seeds_max, drawing(options)
     rules, firsts = (ELECTION_RULES, ELECTION_FIRST_SEEDS) if options.elections else (RULES, FIRST_SEEDS)
-    for rule in rules:
-        if (text == "all" and rule in UNSEEN) or (text not in ("all", rule) and text not in rule):
-            continue
+    wanted = [rule for rule in rules if (rule not in UNSEEN if text == "all" else text in rule)]
+    if options.share > 1:
+        shares = options.share
+        wanted = wanted[int(commit(), 16) % shares :: shares]
+        print(f"commit {commit()[:7]}, {len(wanted)} of {len(rules)} rules", flush=True)
+    for rule in wanted:
         begin = max(options.first, firsts.get(rule, options.first))
         plans = map(draw, range(begin, begin + seeds_max))
         with switched_off(rule, rules), contextlib.closing(apart(plans, options.jobs)) as results:
@@ -190,6 +194,13 @@ def find_rules(options: argparse.Namespace) -> int:
             place = f"the {seed - begin + 1}."
             print(f"found without {rule!r}: seed {seed}, {place}: {found.error[:160]}", flush=True)
     return bool(missed)
+
+
+def commit() -> str:
+    """Return the commit that is checked out, in hexadecimal digits."""
+    return subprocess.run(
+        ["git", "log", "-1", "--format=%H"], stdout=subprocess.PIPE, text=True, check=True
+    ).stdout.strip()
 
 
 def prepare(*, verbose: bool) -> None:
@@ -243,6 +254,9 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--power", action="store_true", help="have all brokers lose power in each seed")
     parser.add_argument(
         "--without", default="", help="a rule to switch off, by a part of its text; all: each in turn"
+    )
+    parser.add_argument(
+        "--share", type=int, default=1, help="of all rules one of so many, others with each commit"
     )
     parser.add_argument(
         "--seeds-max", type=int, default=100, help="in so many a rule that is switched off is found"
