@@ -12,6 +12,7 @@ import socket
 import struct
 import subprocess
 import time
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -19,8 +20,19 @@ from typing import Any, Self
 import pytest
 
 from goldens import KIT
+from processes import until
 
-__all__ = ["Remoting", "Server", "broker", "free_port", "kit", "name_server", "need_kit", "proxy"]
+__all__ = [
+    "Controller",
+    "Remoting",
+    "Server",
+    "broker",
+    "free_port",
+    "kit",
+    "name_server",
+    "need_kit",
+    "proxy",
+]
 
 KIT_TIMEOUT_S = 180.0  # includes the first look-up of the jars
 SEND_MESSAGE, PULL_MESSAGE, RUNTIME_INFO = 10, 11, 28
@@ -139,6 +151,53 @@ def proxy(root: Path, names: str, **settings: object) -> Server:
     pairs = [f"{key}={value}" for key, value in settings.items()]
     start: list[object] = ["start-proxy", "5.3.3", root, "broker-i", port, grpc, names, *pairs]
     return Server(root, port, start, f"127.0.0.1:{grpc}")
+
+
+class Controller:
+    """RocketMQ 5.3.3's controller, alone; brokers name it with `controllerAddr`."""
+
+    def __init__(self, root: Path) -> None:
+        self.root, self.port = root, free_port()
+        self.child: subprocess.Popen[bytes] | None = None
+
+    @property
+    def address(self) -> str:
+        """Return its remoting address."""
+        return f"127.0.0.1:{self.port}"
+
+    def start(self) -> None:
+        """Start it."""
+        self.root.mkdir(parents=True)
+        settings = self.root / "controller.conf"
+        settings.write_text(
+            f"rocketmqHome={self.root}\ncontrollerDLegerGroup=c0\ncontrollerDLegerSelfId=n0\n"
+            f"controllerDLegerPeers=n0-{self.address}\ncontrollerStorePath={self.root}/data\n"
+        )
+        jars = kit("resolve", "5.3.3").strip()
+        with (self.root / "out").open("wb") as out:
+            self.child = subprocess.Popen(
+                [
+                    *("java", "-Xmx256m", "-XX:+UseSerialGC", f"-Duser.home={self.root}"),
+                    *("-cp", jars, "org.apache.rocketmq.controller.ControllerStartup", "-c", str(settings)),
+                ],
+                stdout=out,
+                stderr=out,
+                env=os.environ | {"ROCKETMQ_HOME": str(self.root)},
+            )
+        until(self.listens, timeout=60, what=lambda: (self.root / "out").read_text()[-2000:])
+
+    def listens(self) -> bool:
+        """Whether it takes connections."""
+        with suppress(OSError):
+            Remoting(self.address).sock.close()
+            return True
+        return False
+
+    def kill(self) -> None:
+        """End it."""
+        if self.child is not None:
+            self.child.kill()
+            self.child.wait()
 
 
 class Remoting:

@@ -15,7 +15,6 @@ import os
 import shutil
 import signal
 import struct
-import subprocess
 import sys
 import tempfile
 import threading
@@ -28,7 +27,7 @@ from typing import Self
 import electionkit
 from failovers.group import Group
 from processes import elapse, polls, until
-from realbroker import Remoting, Server, broker, free_port, kit, name_server
+from realbroker import Controller, Remoting, Server, broker, kit, name_server
 
 __all__ = ["Real", "main"]
 
@@ -41,53 +40,6 @@ STEADY = 40  # acknowledged sends before a fault
 HUNG_S = 12.0  # of ours, which goes on long before
 
 Pauses = dict[str, list[float]]
-
-
-class Controller:
-    """RocketMQ's controller, alone."""
-
-    def __init__(self, root: Path) -> None:
-        self.root, self.port = root, free_port()
-        self.child: subprocess.Popen[bytes] | None = None
-
-    @property
-    def address(self) -> str:
-        """Return its remoting address."""
-        return f"127.0.0.1:{self.port}"
-
-    def start(self) -> None:
-        """Start it."""
-        self.root.mkdir(parents=True)
-        settings = self.root / "controller.conf"
-        settings.write_text(
-            f"rocketmqHome={self.root}\ncontrollerDLegerGroup=c0\ncontrollerDLegerSelfId=n0\n"
-            f"controllerDLegerPeers=n0-{self.address}\ncontrollerStorePath={self.root}/data\n"
-        )
-        jars = kit("resolve", VERSION).strip()
-        with (self.root / "out").open("wb") as out:
-            self.child = subprocess.Popen(
-                [
-                    *("java", "-Xmx256m", "-XX:+UseSerialGC", f"-Duser.home={self.root}"),
-                    *("-cp", jars, "org.apache.rocketmq.controller.ControllerStartup", "-c", str(settings)),
-                ],
-                stdout=out,
-                stderr=out,
-                env=os.environ | {"ROCKETMQ_HOME": str(self.root)},
-            )
-        until(self.listens, timeout=60, what=lambda: (self.root / "out").read_text()[-2000:])
-
-    def listens(self) -> bool:
-        """Whether it takes connections."""
-        with suppress(OSError):
-            Remoting(self.address).sock.close()
-            return True
-        return False
-
-    def kill(self) -> None:
-        """End it."""
-        if self.child is not None:
-            self.child.kill()
-            self.child.wait()
 
 
 class Sender:

@@ -9,10 +9,15 @@ RocketMQ broker takes the store over:
         --> on the disk
         --> done in the lease journal
     consumerOffset.json: behind all that the group ever took
+    epochFileCheckpoint, where there is one: the whole log is of epoch 1
 
 RocketMQ reads that topic beside the topic proper, and so does our broker (`consume/retry_topics.py`). A crash
 between the copies of a queue and the journal leads to second copies when it is done again. Groups of ordered
 consumers are left alone: they go on from their offset, in order.
+
+**Epochs.** A broker of RocketMQ's controller mode whose list names a higher epoch than its controller has
+reached logs "fail to change to master", takes sends all the same, and leaves its own epoch out of the list
+(5.3.3). Slaves would be compared by epochs that were not theirs. Every controller has reached 1.
 
     python -m whimbrel.broker.export [--json] STORE
 """
@@ -38,6 +43,7 @@ from whimbrel.machine import MACHINE, Machine
 from whimbrel.model.names import RETRY_PREFIX
 from whimbrel.model.topic import TopicConfig
 from whimbrel.store.codec import decode_record
+from whimbrel.store.epoch_file import EpochFile
 from whimbrel.store.master_store import MasterStore
 from whimbrel.store.modes import same_modes
 from whimbrel.store.view import store_options
@@ -101,6 +107,10 @@ def export(root: Path, machine: Machine = MACHINE) -> list[Exported]:
             if committed >= 0:
                 offsets.setdefault((topic, group_name), {})[queue_id] = committed
         offset_file.save(offsets, machine.wall_ms())
+        epoch_file = EpochFile(root, machine.files)
+        epochs = epoch_file.load()
+        if epochs:
+            epoch_file.save(((1, epochs[0][1]),))
     return done
 
 
