@@ -1,4 +1,4 @@
-"""What `whimbrel store export` makes of a store besides its groups; those are `integration/test_store_export.py`'s."""
+"""What `whimbrel store export` makes of a store besides its groups (`integration/test_store_export.py`)."""
 
 from pathlib import Path
 
