@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from electionkit import ElectedGroup, bodies_of
+from electionkit import ElectedGroup, Member, bodies_of
 from processes import until
 from realbroker import Controller, Remoting, Server, broker, name_server, need_kit
 from whimbrel.broker.export import export
@@ -47,6 +47,13 @@ def send(server: Server, *bodies: bytes) -> None:
             return False
 
         until(taken, timeout=IN_STEP_S, every_s=0.2, what="a broker that leads")
+
+
+def send_ours(member: Member, bodies: list[bytes]) -> None:
+    """Send to a member that leads."""
+    peer = member.peer
+    for body in bodies:
+        assert peer.send("t", body).status.code == v2.OK
 
 
 def pulled(server: Server) -> list[bytes]:
@@ -97,11 +104,7 @@ def test_a_store_of_controller_mode_is_ours_and_goes_back(tmp_path: Path) -> Non
             with ElectedGroup(tmp_path / "group", members=1) as group:
                 member = group.await_leader()
                 assert sorted(bodies_of(member.peer)) == sorted(before)
-                for body in between:
-                    until(
-                        lambda body=body: member.peer.send("t", body).status.code == v2.OK,
-                        timeout=10, what="a send",
-                    )  # fmt: skip
+                send_ours(member, between)
                 assert sorted(bodies_of(member.peer)) == sorted(before + between)
                 log_end = member.view().log_end
                 member.broker.stop()
