@@ -94,6 +94,7 @@ class ElectedGroup:
     """The group, started."""
 
     def __init__(self, root: Path, *, members: int = 3, flush: str = "sync", **broker: object) -> None:
+        """Start it; `broker` are settings of the brokers, another coordinator among them."""
         self.root = root
         self.nameserver = Process(
             root, "nameserver", "nameserver", keeps_groups=root / "groups.json", renew_s=1, lease_s=8,
@@ -112,8 +113,8 @@ class ElectedGroup:
         common: dict[str, object] = {"role": "elected", "id": number, "store": store, "flush": flush}
         broker = Process(
             self.root, "broker", f"broker-{number}",
-            **SETTINGS, **common, nameservers=[self.endpoint], coordinator="nameserver",
-            replication="majority", voters=voters, **settings,
+            **SETTINGS, **common, nameservers=[self.endpoint],
+            replication="majority", voters=voters, **({"coordinator": "nameserver"} | settings),
         )  # fmt: skip
         size = SETTINGS["commitlog_file_size"]
         replicator = Process(

@@ -22,7 +22,7 @@ from typing import Any
 
 from whimbrel.broker.api.admin import ElectionView
 from whimbrel.broker.background import start_task, start_timer
-from whimbrel.broker.elections.coordinator import Coordinator, NameserverCoordinator
+from whimbrel.broker.elections.coordinator import Coordinator, open_coordinator, trouble_of
 from whimbrel.broker.elections.machine import (
     Action,
     AskSeals,
@@ -93,9 +93,7 @@ class Elector:
         self.switch, self.drain = switch, drain
         self.page = SharedPage.open(Path(options.store), machine)
         self.peers = Peers()
-        self.coordinator = coordinator or NameserverCoordinator(
-            self.peers, options.coordinator_address, cluster=options.cluster, name=options.name
-        )
+        self.coordinator = coordinator or open_coordinator(options, self.peers)
         self.machine = Election(options.id, options.voter_ids)
         self.term: GroupRecord | None = None
         self.members: dict[str, tuple[Member, ...]] = {}  # by nameserver
@@ -137,6 +135,7 @@ class Elector:
         for task in tuple(self.tasks):
             task.cancel()
         await asyncio.gather(*self.tasks, return_exceptions=True)
+        await self.coordinator.close()
         await self.peers.close()
 
     def release(self) -> None:
@@ -241,13 +240,18 @@ class Elector:
                     else await self.coordinator.watch(revision)
                 )
             except WhimbrelError as error:
-                self.trouble = f"the coordinator does not answer: {error}"
+                self.trouble = trouble_of(error)
                 self.tell(self.trouble)
                 await asyncio.sleep(AGAIN_S)
                 continue
             lost = record is None and self.machine.record is not None
-            self.trouble = "the coordinator has lost the record of the group: give it its file back" * lost
+            trouble = self.coordinator.trouble
+            self.trouble = trouble and f"the coordinator can't be used: {trouble}"
+            if lost:
+                self.trouble = "the coordinator has lost the record of the group: give it its file back"
             self.feed(self.machine.learned(record, revision, self.facts()))
+            if lost:
+                await asyncio.sleep(AGAIN_S)  # it is told at once, again and again
 
     def look(self) -> None:
         """See what time, the page or the nameservers have changed."""
@@ -320,7 +324,7 @@ class Elector:
             try:
                 done, record, revision = await self.coordinator.swap(action.record, action.revision)
             except WhimbrelError as error:
-                self.tell(f"the coordinator does not answer: {error}")
+                self.tell(trouble_of(error))
             self.feed(self.machine.swapped(done, record, revision, self.facts()))
         elif isinstance(action, Promise):
             answer = await self.promise(action.epoch, action.candidate)
