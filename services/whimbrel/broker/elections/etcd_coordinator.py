@@ -7,7 +7,9 @@ that somebody else has put is taken only if it may follow the one that was known
     what stands under the key                                       then
     a record of a later revision, which may follow                  taken
     no record, too long, of another group, of a lower epoch         refused with a sentence; nobody is elected
-    nothing, though a record was known                              the same
+    nothing, though a record was known when etcd was asked          the same
+    one of an earlier revision than was known then, or another      the same: etcd was restored from a backup,
+    one of the same revision                                        and its ids and counters fit by chance
 
 What was known is forgotten when the process ends. What is safe never depends on it: members promise no epoch
 that is not above those which they have promised, on their disks.
@@ -21,7 +23,7 @@ from typing import Final
 from whimbrel.broker.elections.coordinator import WATCH_S
 from whimbrel.errors import BadRequest
 from whimbrel.model.group_record import GroupRecord, check_change
-from whimbrel.rpc.api.etcd_answers import EtcdRefusal
+from whimbrel.rpc.api.etcd_answers import RESTORED, EtcdRefusal
 from whimbrel.rpc.api.etcd_client import EtcdClient, KeptValue
 
 __all__ = ["EtcdCoordinator", "key_of"]
@@ -103,6 +105,11 @@ class EtcdCoordinator:
                 )
             self.told_at = max(self.told_at, kept.store_revision)
             return None, 0
+        if kept.mod_revision < before:
+            raise EtcdRefusal(
+                f"etcd has the group's record of revision {kept.mod_revision}, and one of {before} was seen:"
+                f" {RESTORED}"
+            )
         try:
             record = GroupRecord.decode(kept.value)
             if self.known is not None and kept.mod_revision > self.revision:
@@ -113,6 +120,8 @@ class EtcdCoordinator:
                 f" has written it ({error}): put the group's newest record back there, as docs/failover.md"
                 " says"
             ) from None
+        if kept.mod_revision == self.revision and record != self.known:
+            raise EtcdRefusal(f"etcd has two records of revision {kept.mod_revision}: {RESTORED}")
         if kept.mod_revision >= self.revision:
             self.known, self.revision = record, kept.mod_revision
             self.told_at = max(self.told_at, kept.store_revision)

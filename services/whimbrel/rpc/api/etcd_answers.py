@@ -28,7 +28,16 @@ import grpc
 
 from whimbrel.errors import NotReady
 
-__all__ = ["DETAIL_CHARS_MAX", "EtcdRefusal", "Otherwise", "Seen", "Verdict", "sentence_of", "verdict_of"]
+__all__ = [
+    "DETAIL_CHARS_MAX",
+    "RESTORED",
+    "EtcdRefusal",
+    "Otherwise",
+    "Seen",
+    "Verdict",
+    "sentence_of",
+    "verdict_of",
+]
 
 DETAIL_CHARS_MAX: Final = 160  # of a text that a stranger sends
 RESTORED: Final = (
@@ -131,7 +140,10 @@ def sentence_of(code: grpc.StatusCode | None, details: str, key: str) -> str:
     if code is grpc.StatusCode.DATA_LOSS:
         return f"etcd finds its own data corrupt, and takes nothing ({plain}): see `etcdctl alarm list`"
     if code is grpc.StatusCode.PERMISSION_DENIED:
-        return f"etcd denies the permission: grant its user readwrite on the key {key}"
+        return (
+            f"etcd denies the permission: grant readwrite on the key {key} to the user, who is"
+            " coordinator_user, else the common name of coordinator_certificate"
+        )
     if code is grpc.StatusCode.INVALID_ARGUMENT and "user name is empty" in details:
         return "etcd asks who calls: set coordinator_user and coordinator_password_file"
     if code is grpc.StatusCode.INVALID_ARGUMENT and "invalid user ID or password" in details:
