@@ -178,7 +178,7 @@ def test_what_strangers_do_to_the_key_is_told_and_can_be_put_right(group: Electe
         etcd.ctl("put", KEY, newest)
         await_trouble(group, "")
     etcd.ctl("del", KEY)
-    await_trouble(group, f"etcd has no key {KEY} any more")
+    await_trouble(group, f"there is no key {KEY} of etcd any more")
     etcd.ctl("put", KEY, newest)
     await_trouble(group, "")
     leader = group.await_leader()

@@ -31,10 +31,15 @@ def test_the_setting_is_taken_apart(text: str, kind: str, addresses: tuple[str, 
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("zookeeper:a:1", "is none: none, nameserver, nameserver:HOST:PORT or etcd:HOST:PORT,HOST:PORT,..."),
+        (
+            "zookeeper:a:1",
+            "is none: none, nameserver, nameserver:HOST:PORT, etcd:HOST:PORT,HOST:PORT,... or kub",
+        ),
         ("none:a:1", "is none"),
         ("", "is none"),
         ("nameserver:", "is not of the form HOST:PORT"),
+        ("kubernetes", "'' is no namespace of Kubernetes: kubernetes:NAMESPACE"),
+        ("kubernetes:A_b", "'A_b' is no namespace of Kubernetes"),
         ("etcd", "names no member of etcd: etcd:HOST:PORT"),
         ("etcd:,", "names no member of etcd"),
         ("etcd:a", "'a' is not of the form HOST:PORT"),
@@ -56,8 +61,13 @@ def test_what_names_no_coordinator_is_refused(text: str, says: str) -> None:
     [
         ({"coordinator_key": "k", "coordinator_ca": "c"}, "belong together: name both files"),
         ({"coordinator_certificate": "c", "coordinator_key": "k"}, "only TLS uses it, name coordinator_ca"),
+        ({"coordinator_token_file": "t"}, "coordinator_token_file: coordinator etcd:a:1 does not ask"),
+        ({"coordinator": "kubernetes:ns", "coordinator_user": "u"}, "coordinator_user: coordinator kub"),
         ({"coordinator_user": "u"}, "belong together: name both"),
-        ({"coordinator": "nameserver", "coordinator_ca": "c"}, "coordinator_ca: only a coordinator etcd:"),
+        (
+            {"coordinator": "nameserver", "coordinator_ca": "c"},
+            "coordinator_ca: coordinator [a-z]+ does not ask for that",
+        ),
         (
             {
                 "coordinator": "none",
@@ -66,7 +76,7 @@ def test_what_names_no_coordinator_is_refused(text: str, says: str) -> None:
                 "voters": (),
                 "coordinator_ca": "c",
             },
-            "coordinator_ca: only a coordinator etcd:",
+            "coordinator_ca: coordinator [a-z]+ does not ask for that",
         ),
     ],
 )

@@ -82,15 +82,21 @@ class BrokerOptions:
     coordinator: str = option(
         "none",
         help="who keeps the record of a group that elects its leader: nameserver (the first one),"
-        " nameserver:HOST:PORT, or etcd:HOST:PORT,HOST:PORT,...; none: roles are as configured",
+        " nameserver:HOST:PORT, etcd:HOST:PORT,HOST:PORT,..., or kubernetes:NAMESPACE; none: roles are as"
+        " configured",
     )
     coordinator_ca: str = option(
-        "", help="PEM file of those who sign etcd's certificates: it is asked by TLS; empty: without"
+        "",
+        help="PEM file of those who sign the coordinator's certificates; empty: etcd is asked without TLS,"
+        " and Kubernetes' is the pod's",
     )
     coordinator_certificate: str = option("", help="PEM file by which etcd knows this broker")
     coordinator_key: str = option("", help="PEM file of that certificate's key")
     coordinator_user: str = option("", help="user of etcd; empty: none")
     coordinator_password_file: str = option("", help="file whose first line is that user's password")
+    coordinator_token_file: str = option(
+        "", help="file with the token that Kubernetes asks for; empty: that of the pod's service account"
+    )
     # SDKs may talk to any member of a group that elects its leader.
     forward: Literal["auto", "on", "off"] = option(
         "auto",
@@ -208,16 +214,21 @@ class BrokerOptions:
 
     def check_access(self, kind: str) -> None:
         """Refuse files and users that the coordinator has no use for, or that are of no use alone."""
-        access = {
-            "coordinator_ca": self.coordinator_ca,
-            "coordinator_certificate": self.coordinator_certificate,
-            "coordinator_key": self.coordinator_key,
-            "coordinator_user": self.coordinator_user,
-            "coordinator_password_file": self.coordinator_password_file,
+        used = {
+            "etcd": ("ca", "certificate", "key", "user", "password_file"),
+            "kubernetes": ("ca", "token_file"),
         }
-        named = [name for name, value in access.items() if value]
-        if named and kind != "etcd":
-            raise ValueError(f"{named[0]}: only a coordinator etcd:... asks for that")
+        access = {
+            "ca": self.coordinator_ca,
+            "certificate": self.coordinator_certificate,
+            "key": self.coordinator_key,
+            "user": self.coordinator_user,
+            "password_file": self.coordinator_password_file,
+            "token_file": self.coordinator_token_file,
+        }
+        for name, value in access.items():
+            if value and name not in used.get(kind, ()):
+                raise ValueError(f"coordinator_{name}: coordinator {self.coordinator} does not ask for that")
         if bool(self.coordinator_certificate) != bool(self.coordinator_key):
             raise ValueError(
                 "coordinator_certificate and coordinator_key belong together: name both files, or none"

@@ -1,22 +1,31 @@
 """The setting `coordinator`: who keeps the record of a group that elects its leader. Pure.
 
-none                            nobody: roles are as configured
-nameserver                      the first of the broker's nameservers
-nameserver:HOST:PORT            that nameserver
-etcd:HOST:PORT,HOST:PORT,...    an etcd cluster, by up to `ETCD_MAX` of its members
+    none                            nobody: roles are as configured
+    nameserver                      the first of the broker's nameservers
+    nameserver:HOST:PORT            that nameserver
+    etcd:HOST:PORT,HOST:PORT,...    an etcd cluster, by up to `ETCD_MAX` of its members
+    kubernetes:NAMESPACE            the Kubernetes that the broker runs in, by a Lease in that namespace
+
+Nothing is asked here; `broker/elections/coordinator.py open_coordinator` makes what asks.
 """
 
+import re
 from dataclasses import dataclass
 from typing import Final, Literal
 
 from whimbrel.model.route import check_address
 
-__all__ = ["ETCD_MAX", "CoordinatorSetting", "parse_coordinator"]
+__all__ = ["ETCD_MAX", "RESTORED", "CoordinatorSetting", "parse_coordinator"]
 
 ETCD_MAX: Final = 7  # members of one etcd cluster
-KNOWN: Final = "none, nameserver, nameserver:HOST:PORT or etcd:HOST:PORT,HOST:PORT,..."
+RESTORED: Final = (  # said by whatever finds a coordinator that goes back
+    "if it was restored from a backup, see that the record in it is the group's newest (docs/failover.md),"
+    " then restart the brokers one after the other"
+)
+KNOWN: Final = "none, nameserver, nameserver:HOST:PORT, etcd:HOST:PORT,HOST:PORT,... or kubernetes:NAMESPACE"
+NAMESPACE: Final = re.compile("[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")  # RFC 1123's label, as Kubernetes has it
 
-Kind = Literal["none", "nameserver", "etcd"]
+Kind = Literal["none", "nameserver", "etcd", "kubernetes"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,10 +35,12 @@ class CoordinatorSetting:
     Attributes:
         kind: what keeps the record.
         addresses: where, `HOST:PORT`; empty where the broker's nameservers say it, or nobody keeps one.
+        namespace: of Kubernetes.
     """
 
     kind: Kind
     addresses: tuple[str, ...] = ()
+    namespace: str = ""
 
 
 def parse_coordinator(text: str) -> CoordinatorSetting:
@@ -60,4 +71,8 @@ def parse_coordinator(text: str) -> CoordinatorSetting:
         if len(addresses) > ETCD_MAX:
             raise ValueError(f"coordinator: {len(addresses)} members of etcd; {ETCD_MAX} are enough")
         return CoordinatorSetting("etcd", addresses)
+    if kind == "kubernetes":
+        if not NAMESPACE.fullmatch(rest):
+            raise ValueError(f"coordinator: {rest!r} is no namespace of Kubernetes: kubernetes:NAMESPACE")
+        return CoordinatorSetting("kubernetes", namespace=rest)
     raise ValueError(f"coordinator: {text!r} is none: {KNOWN}")

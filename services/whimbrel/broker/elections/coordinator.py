@@ -2,11 +2,13 @@
 
     nameserver    one nameserver that was started with `--keeps-groups`
     etcd          an etcd cluster (`etcd_coordinator.py`)
+    kubernetes    the API server of the Kubernetes around the broker (`kubernetes_coordinator.py`)
 
 Elections wait while it is away, and nothing else does. Every call has a deadline. A swap that was not
 answered is settled by a read.
 """
 
+import os
 from typing import TYPE_CHECKING, Protocol
 
 from whimbrel.broker.elections.peers import CALL_S, Peers
@@ -73,6 +75,14 @@ def open_coordinator(options: "BrokerOptions", peers: Peers) -> Coordinator:
         )
         client = EtcdClient(place.addresses, access)
         return EtcdCoordinator(client, cluster=options.cluster, name=options.name)
+    if place.kind == "kubernetes":
+        from whimbrel.broker.elections.kubernetes_api import KubernetesApi
+        from whimbrel.broker.elections.kubernetes_coordinator import KubernetesCoordinator
+
+        api = KubernetesApi(os.environ, ca=options.coordinator_ca, token_file=options.coordinator_token_file)
+        return KubernetesCoordinator(
+            api, namespace=place.namespace, cluster=options.cluster, name=options.name
+        )
     address = place.addresses[0] if place.addresses else options.nameservers[0]
     return NameserverCoordinator(peers, address, cluster=options.cluster, name=options.name)
 

@@ -27,10 +27,10 @@ from typing import Any, Final
 import grpc
 
 from whimbrel.errors import NotReady
+from whimbrel.model.coordinators import RESTORED
 
 __all__ = [
     "DETAIL_CHARS_MAX",
-    "RESTORED",
     "EtcdRefusal",
     "Otherwise",
     "Seen",
@@ -40,10 +40,6 @@ __all__ = [
 ]
 
 DETAIL_CHARS_MAX: Final = 160  # of a text that a stranger sends
-RESTORED: Final = (
-    "if etcd was restored from a backup, see that the record in it is the group's newest"
-    " (docs/failover.md), then restart the brokers one after the other"
-)
 
 
 class EtcdRefusal(NotReady):

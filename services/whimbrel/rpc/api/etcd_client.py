@@ -209,7 +209,7 @@ class EtcdClient:
 
     async def call(self, method: str, request: Any, answer: Any, key: str) -> Any:
         """Ask the members, one after the other, until one answers; errors as `read`."""
-        said: list[str] = []
+        said: dict[str, list[str]] = {}
         begin = self.at
         for step in range(len(self.addresses)):
             number = (begin + step) % len(self.addresses)
@@ -217,12 +217,13 @@ class EtcdClient:
             try:
                 found = await self.call_member(address, method, request, answer, key)
             except (Unavailable, Otherwise) as error:
-                said.append(f"{address}: {error}")
+                said.setdefault(str(error), []).append(address)
                 self.drop(address)
                 continue
             self.at = number
             return found
-        raise Unavailable(f"no member of etcd can be asked: {'; '.join(said)}")
+        each = "; ".join(f"{', '.join(addresses)}: {text}" for text, addresses in said.items())
+        raise Unavailable(f"no member of etcd can be asked: {each}")
 
     async def call_member(self, address: str, method: str, request: Any, answer: Any, key: str) -> Any:
         """Ask one member, with a new token if it wants one.

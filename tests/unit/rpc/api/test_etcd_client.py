@@ -152,7 +152,7 @@ async def test_another_cluster_is_refused_whoever_tells_of_it(
     for each in etcds:
         each.cluster = 0xBAD
     with pytest.raises(
-        Unavailable, match=r"it is of cluster bad, and c1 keeps the record: if etcd was restored"
+        Unavailable, match=r"it is of cluster bad, and c1 keeps the record: if it was restored"
     ):
         await client.read(KEY)
 
@@ -270,7 +270,7 @@ class TestWatches:
         async def sleep(delay_s: float) -> None:
             slept.append(delay_s)
 
-        monkeypatch.setattr(etcd_client.asyncio, "sleep", sleep)
+        monkeypatch.setattr(asyncio, "sleep", sleep)
         etcds[0].watches = last
         assert not await client.changed(KEY, 5, 10.0)
         assert len(slept) == 1 and 0 < slept[0] <= etcd_client.EARLY_S
