@@ -106,6 +106,7 @@ class Elector:
         self.tasks: set[asyncio.Task[None]] = set()
         self.ends: list[Callable[[], Awaitable[None]]] = []
         self.logged = ""
+        self.logged_revision = 0
         self.trouble = ""  # with the coordinator
         self.stopped = self.closed = False
         self.set_replica_role("slave")
@@ -271,6 +272,7 @@ class Elector:
             and self.page.seat_group in ("", record.group)
         ):
             self.page.group = record.group
+        self.tell_record()
         self.tell_state()
         for action in actions:
             if isinstance(action, AskSuspicions):
@@ -281,6 +283,14 @@ class Elector:
                     self.ask(("seal", member), self.ask_seal(member, action.epoch))
             else:
                 self.spawn(self.do(action))
+
+    def tell_record(self) -> None:
+        """Log a record that is new, as it is kept: who has lost the coordinator's files can put it back."""
+        record, revision = self.machine.record, self.machine.revision
+        if record is not None and revision > self.logged_revision:
+            self.logged_revision = revision
+            text = replace(record, history=record.history[:1]).encode().decode()
+            logger.info("%s/%d: group record: %s", self.options.name, self.options.id, text)
 
     def tell_state(self) -> None:
         """Log what the member is about, and why."""
