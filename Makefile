@@ -79,7 +79,7 @@ lint: setup ## ruff
 	$(BIN)/ruff check $(CODE)
 
 types: setup ## mypy --strict
-	$(BIN)/mypy services/whimbrel services/pyspark_whimbrel tests examples bench/run.py bench/raw.py bench/scale.py bench/beside.py bench/beside_systems.py bench/beside_tables.py native/dependencies.py deploy/stack.py deploy/healthcheck.py deploy/try_wheels.py
+	$(BIN)/mypy services/whimbrel services/pyspark_whimbrel tests examples bench/run.py bench/raw.py bench/scale.py bench/beside.py bench/beside_systems.py bench/beside_tables.py native/dependencies.py deploy/stack.py deploy/etcd.py deploy/healthcheck.py deploy/try_wheels.py
 
 layers: setup ## who may import whom
 	$(BIN)/lint-imports
@@ -209,14 +209,14 @@ soak-front: setup ## 30 minutes of mixed load on the native transport, and write
 hostile: setup ## attack a nameserver and a broker as strangers can, and say what that costs them (ATTACKS="--times 1 NAME ...")
 	PYTHONPATH=services:tests $(PY) tests/hostile.py $(ATTACKS)
 
-up: setup ## build and start the cluster of docker-compose.yml, and say what it took
-	@$(PY) deploy/stack.py up
+up: setup ## build and start the cluster of docker-compose.yml, and say what it took; GROUP=3: a group that elects its leader, with etcd
+	@GROUP=$(GROUP) $(PY) deploy/stack.py up
 
 down: setup ## stop it; its stores stay (OPTIONS=-v removes them)
-	@$(PY) deploy/stack.py down $(OPTIONS)
+	@GROUP=$(GROUP) $(PY) deploy/stack.py down $(OPTIONS)
 
 logs: setup ## follow its logs
-	@$(PY) deploy/stack.py logs -f
+	@GROUP=$(GROUP) $(PY) deploy/stack.py logs -f
 
 bench: setup ## tables of our figures beside a real RocketMQ's and the machine's limits (takes an hour)
 	$(PY) bench/run.py $(BENCH)

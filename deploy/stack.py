@@ -1,5 +1,8 @@
 """The cluster of docker-compose.yml, for `make up`, `make down`, `make logs`, CI and tests.
 
+With GROUP=3 the one of docker-compose.group.yml: three members that elect their leader, three nameservers,
+three etcd. It is a project of its own.
+
     python deploy/stack.py up [COMPOSE OPTION ...]     build, start, wait, and print times and memory
     python deploy/stack.py down [-v]                   stop; -v removes the stores as well
     python deploy/stack.py logs [-f] [SERVICE ...]
@@ -8,15 +11,18 @@
 
 `up` is `docker compose up`, and three things more: it builds the base image where it can't be pulled, waits
 until all containers are healthy (docker-compose 1.29.2 has no --wait), and prints what it measured.
-COMPOSE_PROJECT_NAME names another project than `whimbrel`.
+COMPOSE_PROJECT_NAME names another project than `whimbrel`, or `whimbrel-group`.
+ETCD_IMAGE names another image of etcd; where none can be pulled one is built from Debian's packages.
 """
 
 import contextlib
 import datetime
+import io
 import os
 import shutil
 import subprocess
 import sys
+import tarfile
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -26,7 +32,18 @@ from typing import Any
 import docker
 import docker.errors
 
-__all__ = ["SERVICES", "Failed", "Stack", "engine", "ensure_base"]
+from etcd import PROGRAMS, NoEtcd, programs
+
+__all__ = [
+    "GROUP_FILE",
+    "GROUP_SERVICES",
+    "SERVICES",
+    "Failed",
+    "Stack",
+    "engine",
+    "ensure_base",
+    "ensure_etcd",
+]
 
 ROOT = Path(__file__).resolve().parent.parent
 BASE_IMAGE = "python:3.11.13-slim-bookworm"
@@ -34,6 +51,15 @@ HEALTHY_S = 60.0  # enough on a machine whose cores are all busy
 ENGINE_S = 60.0  # the engine answers sooner to all requests but those that stop and build
 POLL_S = 0.05
 SERVICES = ("nameserver", "broker-master", "replicator-master", "broker-slave", "replicator-slave")
+GROUP_FILE = ROOT / "docker-compose.group.yml"
+GROUP_SIZE = 3
+GROUP_SERVICES = tuple(
+    f"{kind}-{number}"
+    for kind in ("etcd", "nameserver", "broker", "replicator")
+    for number in range(1, GROUP_SIZE + 1)
+)
+ETCD_IMAGE = "quay.io/coreos/etcd:v3.5.21"
+ETCD_STAND_IN = "whimbrel-etcd:debian"
 
 
 class Failed(Exception):
@@ -95,6 +121,41 @@ def ensure_base(client: Any) -> None:
         raise Failed("the stand-in can't be made")
 
 
+def ensure_etcd(client: Any) -> str:
+    """Make sure that an image of etcd is there: pulled, or else built here; return its name.
+
+    Raises:
+        Failed: neither worked.
+    """
+    wanted = os.environ.get("ETCD_IMAGE") or ETCD_IMAGE
+    for there in (wanted, ETCD_STAND_IN):
+        with contextlib.suppress(docker.errors.ImageNotFound):
+            client.images.get(there)
+            return there
+    try:
+        client.images.pull(*wanted.rsplit(":", 1))
+        return wanted
+    except (docker.errors.APIError, OSError) as error:
+        reason = getattr(error, "explanation", None) or error
+    print(f"{wanted} can't be pulled: {reason}", flush=True)
+    ensure_base(client)
+    try:
+        folder = programs()
+    except NoEtcd as error:
+        raise Failed(str(error)) from error
+    context = io.BytesIO()
+    with tarfile.open(fileobj=context, mode="w") as tar:
+        tar.add(ROOT / "deploy" / "etcd.Dockerfile", "Dockerfile")
+        for program in PROGRAMS:
+            tar.add(folder / program, program)
+    context.seek(0)
+    try:
+        client.images.build(fileobj=context, custom_context=True, tag=ETCD_STAND_IN, rm=True, forcerm=True)
+    except (docker.errors.BuildError, docker.errors.APIError) as error:
+        raise Failed(f"the image of etcd can't be built: {error}") from error
+    return ETCD_STAND_IN
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stack:
     """One compose project.
@@ -104,12 +165,35 @@ class Stack:
         project: under which compose knows the containers.
         environment: variables of docker-compose.yml, over those of this process; may change between commands.
         files: compose files, the later ones over the earlier ones.
+        services: that are started without a profile.
+        entry: the nameserver that is asked, and its port's variable and default.
+        brokers: how many register.
     """
 
     client: Any
     project: str
     environment: dict[str, str]
     files: tuple[Path, ...] = (ROOT / "docker-compose.yml",)
+    services: tuple[str, ...] = SERVICES
+    entry: tuple[str, str, int] = ("nameserver", "NAMESERVER_PORT", 8081)
+    brokers: int = 2
+
+    @classmethod
+    def group(cls, client: Any, project: str, environment: dict[str, str]) -> "Stack":
+        """Return the stack of a group that elects its leader.
+
+        Raises:
+            Failed: there is no image of etcd, and none can be made.
+        """
+        return cls(
+            client=client,
+            project=project,
+            environment={"ETCD_IMAGE": ensure_etcd(client), **environment},
+            files=(GROUP_FILE,),
+            services=GROUP_SERVICES,
+            entry=("nameserver-1", "NAMESERVER_1_PORT", 8081),
+            brokers=GROUP_SIZE,
+        )
 
     def compose(self, *words: str, quiet: bool = False) -> str:
         """Run a compose command; with `quiet`, return its output instead of showing it.
@@ -144,14 +228,13 @@ class Stack:
             raise Failed(f"{service}: there is no container")
         return found[0]
 
-    def wait_healthy(
-        self, services: Sequence[str] = SERVICES, timeout_s: float = HEALTHY_S
-    ) -> dict[str, float]:
-        """Wait until services are healthy; return the seconds from each one's start.
+    def wait_healthy(self, services: Sequence[str] = (), timeout_s: float = HEALTHY_S) -> dict[str, float]:
+        """Wait until services, all without names, are healthy; return the seconds from each one's start.
 
         Raises:
             Failed: a service was not healthy in time.
         """
+        services = services or self.services
         deadline, healthy = time.monotonic() + timeout_s, dict[str, float]()
         while len(healthy) < len(services):
             for service in services:
@@ -169,16 +252,22 @@ class Stack:
         return healthy
 
     def wait_usable(self) -> None:
-        """Wait until both brokers are registered and the master accepts messages.
+        """Wait until all brokers are registered and the master, or leader, accepts messages.
 
         Raises:
             Failed: that was not so in time.
         """
-        endpoint = f"nameserver:{self.port('NAMESERVER_PORT', 8081)}"
-        command = ["python", "-m", "whimbrel.cli.usable", endpoint, "2", str(HEALTHY_S)]
-        done = self.container("nameserver").exec_run(command)
+        name, variable, default = self.entry
+        endpoint = f"{name}:{self.port(variable, default)}"
+        command = ["python", "-m", "whimbrel.cli.usable", endpoint, str(self.brokers), str(HEALTHY_S)]
+        done = self.container(name).exec_run(command)
         if done.exit_code:
             raise Failed(f"the cluster takes no messages: {done.output.decode().strip()}")
+
+    @property
+    def option(self) -> str:
+        """What `make` needs besides to mean this stack."""
+        return f" GROUP={GROUP_SIZE}" if self.files == (GROUP_FILE,) else ""
 
     def port(self, name: str, default: int) -> int:
         """Return a port of docker-compose.yml."""
@@ -210,32 +299,43 @@ def up(stack: Stack, options: Sequence[str]) -> None:
     stack.wait_usable()
     usable_s = time.monotonic() - begun
     print(f"\n{'container':18}{'healthy after':>14}{'anonymous':>12}{'page cache':>12}")
-    for service in SERVICES:
+    for service in stack.services:
         anonymous, cached = (count / 1e6 for count in memory(stack.container(service)))
         print(f"{service:18}{healthy[service]:>12.1f} s{anonymous:>9.1f} MB{cached:>9.1f} MB")
-    port = stack.port("NAMESERVER_PORT", 8081)
-    name = stack.container("nameserver").name
+    entry, variable, default = stack.entry
+    port = stack.port(variable, default)
+    name = stack.container(entry).name
     print(
         f"All healthy after {all_s:.1f} s, messages taken after {usable_s:.1f} s at the latest.\n"
         "The page cache holds files that the kernel can drop, the log's above all.\n\n"
         f"Clients on this machine connect to 127.0.0.1:{port}, those in containers of the network"
-        f" {stack.project}_default\nto nameserver:{port}. The first message:\n\n"
+        f" {stack.project}_default\nto {entry}:{port}. The first message:\n\n"
         f"    .venv/bin/whimbrel send greetings 'hello' --endpoint 127.0.0.1:{port}\n"
         f"    .venv/bin/whimbrel receive greetings --group readers --endpoint 127.0.0.1:{port}\n"
-        f"    docker exec {name} whimbrel cluster --endpoint nameserver:{port}\n\n"
-        "make logs follows the logs, make down stops it all."
+        f"    docker exec {name} whimbrel replication status --endpoint {entry}:{port}\n\n"
+        f"make logs{stack.option} follows the logs, make down{stack.option} stops it all."
     )
 
 
 def main(arguments: Sequence[str]) -> int:
     """Run the command of the first argument; return the exit code."""
     what, *options = arguments or ["help"]
-    project = os.environ.get("COMPOSE_PROJECT_NAME") or "whimbrel"
+    size = os.environ.get("GROUP") or ""
+    project = os.environ.get("COMPOSE_PROJECT_NAME") or ("whimbrel-group" if size else "whimbrel")
     try:
         if what not in ("up", "base", "build", "down", "logs"):
             print((__doc__ or "").partition("\n\n")[2])
             return 2
-        stack = Stack(client=engine(), project=project, environment={})
+        if size not in ("", str(GROUP_SIZE)):
+            raise Failed(
+                f"GROUP={size}: there is a compose file for {GROUP_SIZE} members, and none for others"
+            )
+        client = engine()
+        stack = (
+            Stack.group(client, project, {})
+            if size
+            else Stack(client=client, project=project, environment={})
+        )
         if what == "up":
             up(stack, options)
         elif what == "base":

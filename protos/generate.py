@@ -18,7 +18,7 @@ from grpc_tools import protoc
 
 PROTOS = Path(__file__).resolve().parent
 TARGET = PROTOS.parent / "services" / "whimbrel" / "pb"
-ROOTS = ("apache", "whimbrel")
+ROOTS = ("apache", "etcd", "whimbrel")
 
 
 def generate(out: Path) -> None:
@@ -32,7 +32,7 @@ def generate(out: Path) -> None:
         raise SystemExit(f"protoc failed with status {status}")
     for path in [*out.rglob("*_pb2.py"), *out.rglob("*_pb2.pyi")]:
         text = path.read_text()
-        text = re.sub(r"^from (apache|whimbrel)\.", r"from whimbrel.pb.\1.", text, flags=re.M)
+        text = re.sub(r"^from (apache|etcd|whimbrel)\.", r"from whimbrel.pb.\1.", text, flags=re.M)
         text = text.replace("_descriptor_pool.Default()", "_POOL")
         text = text.replace(
             "from google.protobuf import descriptor_pool as _descriptor_pool\n",

@@ -96,6 +96,7 @@ class ElectedGroup:
     def __init__(
         self, root: Path, *, members: int = 3, flush: str = "sync", trace_to: str = "", **broker: object
     ) -> None:
+        """Start it; `broker` are settings of the brokers, another coordinator among them."""
         self.root, self.trace_to = root, trace_to
         self.nameserver = Process(
             root, "nameserver", "nameserver", keeps_groups=root / "groups.json", renew_s=1, lease_s=8,
@@ -116,8 +117,8 @@ class ElectedGroup:
             common["trace_to"] = self.trace_to
         broker = Process(
             self.root, "broker", f"broker-{number}",
-            **SETTINGS, **common, nameservers=[self.endpoint], coordinator="nameserver",
-            replication="majority", voters=voters, **settings,
+            **SETTINGS, **common, nameservers=[self.endpoint],
+            replication="majority", voters=voters, **({"coordinator": "nameserver"} | settings),
         )  # fmt: skip
         size = SETTINGS["commitlog_file_size"]
         replicator = Process(

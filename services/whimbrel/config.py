@@ -12,7 +12,8 @@ repeated. Whole numbers may carry KiB, MiB or GiB.
 Each process declares its options next to their use, as a frozen dataclass of `option(...)` fields with a
 `process` class variable; `__post_init__` may raise ValueError for rules over several fields. Only this module
 reads the environment of a process, but for the transport of clients, which run in any program
-(`rpc/client/channel.py`). What is known of each setting (`settings`) also makes the help, the sample files
+(`rpc/client/channel.py`), and for the address that Kubernetes tells its pods (`elections/coordinator.py`).
+What is known of each setting (`settings`) also makes the help, the sample files
 and docs/settings.md; a setting's unit is the end of its name.
 
 This is our own code because pydantic-settings would make the start and the memory of five processes larger.

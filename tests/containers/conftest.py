@@ -5,16 +5,14 @@ REQUIRE_DOCKER=1    an engine that does not answer is a failure, not a reason to
 
 import os
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from containers.rig import Rig, engine_problem, network_image, our_image, sdk_image, sweep
+from containers.rig import LOGS, Rig, engine_problem, network_image, our_image, sdk_image, sweep
 from stack import engine
 
 FAILED = pytest.StashKey[bool]()
-LOGS = Path(__file__).resolve().parents[2] / "build" / "container-logs"
 TAIL = 6000  # characters of the logs that stand in the failure itself
 
 

@@ -23,9 +23,20 @@ import docker.errors
 import processes
 from stack import ROOT, SERVICES, Failed, Stack, ensure_base
 
-__all__ = ["HERE", "Rig", "engine_problem", "free_ports", "network_image", "our_image", "sdk_image", "sweep"]
+__all__ = [
+    "HERE",
+    "LOGS",
+    "Rig",
+    "engine_problem",
+    "free_ports",
+    "network_image",
+    "our_image",
+    "sdk_image",
+    "sweep",
+]
 
 HERE = Path(__file__).resolve().parent
+LOGS = ROOT / "build" / "container-logs"
 PROJECT = re.compile(r"whimbrel-test-(\d+)-\d+")
 PROJECT_LABEL, SERVICE_LABEL = "com.docker.compose.project", "com.docker.compose.service"
 SMALL_LOG_FILE = 1 << 20

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from whimbrel.config import option
+from whimbrel.model.coordinators import parse_coordinator
 from whimbrel.model.names import check_broker_name
 from whimbrel.model.route import check_address, check_host
 from whimbrel.model.wire import BROKER_PORT, NAMESERVER_PORT
@@ -80,8 +81,21 @@ class BrokerOptions:
     )
     coordinator: str = option(
         "none",
-        help="who keeps the record of a group that elects its leader: nameserver (the first one) or"
-        " nameserver:HOST:PORT; none: roles are as configured",
+        help="who keeps the record of a group that elects its leader: nameserver (the first one),"
+        " nameserver:HOST:PORT, etcd:HOST:PORT,HOST:PORT,..., or kubernetes:NAMESPACE; none: roles are as"
+        " configured",
+    )
+    coordinator_ca: str = option(
+        "",
+        help="PEM file of those who sign the coordinator's certificates; empty: etcd is asked without TLS,"
+        " and Kubernetes' is the pod's",
+    )
+    coordinator_certificate: str = option("", help="PEM file by which etcd knows this broker")
+    coordinator_key: str = option("", help="PEM file of that certificate's key")
+    coordinator_user: str = option("", help="user of etcd; empty: none")
+    coordinator_password_file: str = option("", help="file whose first line is that user's password")
+    coordinator_token_file: str = option(
+        "", help="file with the token that Kubernetes asks for; empty: that of the pod's service account"
     )
     # SDKs may talk to any member of a group that elects its leader.
     forward: Literal["auto", "on", "off"] = option(
@@ -179,6 +193,8 @@ class BrokerOptions:
 
     def check_role(self) -> None:
         """Refuse a role that does not fit the id or the coordinator."""
+        place = parse_coordinator(self.coordinator)
+        self.check_access(place.kind)
         if not self.elects:
             if self.role == "elected":
                 raise ValueError("role: who is elected needs a coordinator, such as --coordinator nameserver")
@@ -187,14 +203,7 @@ class BrokerOptions:
                     f"id: a {self.role} can't have id {self.id}; the master's is 0, slaves' are above"
                 )
             return
-        kind, _, address = self.coordinator.partition(":")
-        if kind != "nameserver":
-            raise ValueError(
-                f"coordinator: {self.coordinator!r} is none: none, nameserver or nameserver:HOST:PORT"
-            )
-        if address:
-            check_address("coordinator", address)
-        elif not self.nameservers:
+        if place.kind == "nameserver" and not place.addresses and not self.nameservers:
             raise ValueError("coordinator: there is no nameserver that could be it")
         if self.replication != "majority":
             raise ValueError(
@@ -203,15 +212,38 @@ class BrokerOptions:
         if not self.id:
             raise ValueError("id: members of a group that elects have ids from 1 on, each its own")
 
+    def check_access(self, kind: str) -> None:
+        """Refuse files and users that the coordinator has no use for, or that are of no use alone."""
+        used = {
+            "etcd": ("ca", "certificate", "key", "user", "password_file"),
+            "kubernetes": ("ca", "token_file"),
+        }
+        access = {
+            "ca": self.coordinator_ca,
+            "certificate": self.coordinator_certificate,
+            "key": self.coordinator_key,
+            "user": self.coordinator_user,
+            "password_file": self.coordinator_password_file,
+            "token_file": self.coordinator_token_file,
+        }
+        for name, value in access.items():
+            if value and name not in used.get(kind, ()):
+                raise ValueError(f"coordinator_{name}: coordinator {self.coordinator} does not ask for that")
+        if bool(self.coordinator_certificate) != bool(self.coordinator_key):
+            raise ValueError(
+                "coordinator_certificate and coordinator_key belong together: name both files, or none"
+            )
+        if self.coordinator_certificate and not self.coordinator_ca:
+            raise ValueError("coordinator_certificate: only TLS uses it, name coordinator_ca as well")
+        if bool(self.coordinator_user) != bool(self.coordinator_password_file):
+            raise ValueError(
+                "coordinator_user and coordinator_password_file belong together: name both, or none"
+            )
+
     @property
     def elects(self) -> bool:
         """Whether the group elects its leader."""
         return self.coordinator != "none"
-
-    @property
-    def coordinator_address(self) -> str:
-        """`host:port` of the nameserver that keeps the group's record."""
-        return self.coordinator.partition(":")[2] or self.nameservers[0]
 
     @property
     def place(self) -> int:

@@ -30,6 +30,7 @@ __all__ = [
     "GroupRecord",
     "Turn",
     "Voters",
+    "check_change",
     "majority",
 ]
 
@@ -185,6 +186,26 @@ class GroupRecord:
                 raise BadRequest(
                     f"{acks} copies of {len(voters)} voters: more than half, and no more than all"
                 )
+
+
+def check_change(name: str, old: GroupRecord, new: GroupRecord) -> None:
+    """Refuse a record that may not follow that one, whoever keeps it.
+
+    The uuid never changes: members that were made for one group would follow another's leader. The epoch is
+    never lowered: whoever has sealed a higher one would never follow.
+
+    Args:
+        name: of the group, for the message.
+
+    Raises:
+        BadRequest: it may not.
+    """
+    if new.group != old.group:
+        raise BadRequest(f"group {name} has the uuid {old.group}, which never changes, and not {new.group}")
+    if new.epoch < old.epoch:
+        raise BadRequest(
+            f"group {name} is in epoch {old.epoch}: a record of epoch {new.epoch} would lower it"
+        )
 
 
 def majority(voters: int) -> int:

@@ -30,7 +30,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from whimbrel.errors import BadRequest
-from whimbrel.model.group_record import RECORD_BYTES_MAX, GroupRecord
+from whimbrel.model.group_record import RECORD_BYTES_MAX, GroupRecord, check_change
 from whimbrel.model.names import check_broker_name
 
 __all__ = ["GROUPS_MAX", "TABLE_BYTES_MAX", "BadTable", "GroupKey", "GroupTable", "KeptRecord", "group_key"]
@@ -123,7 +123,7 @@ class GroupTable:
         elif revision != kept.revision:
             return None
         else:
-            check_change(key, kept.record, record)
+            check_change(str(key), kept.record, record)
         return GroupTable({**self.records, key: KeptRecord(data, record, revision + 1)})
 
     def encode(self) -> bytes:
@@ -158,14 +158,6 @@ class GroupTable:
         if len(dict(found)) != len(found) or len(found) != head.get("groups") or len(found) > GROUPS_MAX:
             raise BadTable(f"it lists {len(found)} groups, which are not those of its first line")
         return cls(dict(found))
-
-
-def check_change(key: GroupKey, old: GroupRecord, new: GroupRecord) -> None:
-    """Raise BadRequest unless a group's record may follow that one."""
-    if new.group != old.group:
-        raise BadRequest(f"group {key} has the uuid {old.group}, which never changes, and not {new.group}")
-    if new.epoch < old.epoch:
-        raise BadRequest(f"group {key} is in epoch {old.epoch}: a record of epoch {new.epoch} would lower it")
 
 
 def decoded(data: bytes) -> GroupRecord:

@@ -28,6 +28,15 @@ def test_a_replicator_loads_neither_asyncio_nor_grpc() -> None:
     assert loaded("replicator.program", unwanted) == ""
 
 
+def test_a_broker_loads_nothing_of_coordinators_that_it_does_not_have() -> None:
+    unwanted = {
+        "whimbrel.pb.etcd.v3.etcd_pb2", "whimbrel.rpc.api.etcd_client",
+        "whimbrel.broker.elections.etcd_coordinator", "whimbrel.broker.elections.kubernetes_api",
+        "whimbrel.broker.elections.known_record", "http.client",
+    }  # fmt: skip
+    assert loaded("broker.program, whimbrel.broker.broker", unwanted) == ""
+
+
 def loaded(program: str, unwanted: set[str]) -> str:
     """Return which of these modules a program has loaded once it is imported."""
     code = f"import sys, whimbrel.{program}\nprint(*sorted({unwanted} & set(sys.modules)))"

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from whimbrel.broker.api.admin import ElectionView
 from whimbrel.broker.background import start_task, start_timer
-from whimbrel.broker.elections.coordinator import Coordinator, NameserverCoordinator
+from whimbrel.broker.elections.coordinator import Coordinator, open_coordinator, trouble_of
 from whimbrel.broker.elections.machine import (
     STANDING,
     Action,
@@ -96,9 +96,7 @@ class Elector:
         self.switch, self.drain = switch, drain
         self.page = SharedPage.open(Path(options.store), machine)
         self.peers = Peers()
-        self.coordinator = coordinator or NameserverCoordinator(
-            self.peers, options.coordinator_address, cluster=options.cluster, name=options.name
-        )
+        self.coordinator = coordinator or open_coordinator(options, self.peers)
         self.machine = Election(options.id, options.voter_ids)
         self.term: GroupRecord | None = None
         self.members: dict[str, tuple[Member, ...]] = {}  # by nameserver
@@ -116,6 +114,7 @@ class Elector:
             from whimbrel.broker.elections import election_traces  # OpenTelemetry: only where tracing is on
 
             self.traces = election_traces.open_election_traces(options)
+        self.logged_revision = 0
         self.trouble = ""  # with the coordinator
         self.stopped = self.closed = False
         self.set_replica_role("slave")
@@ -145,6 +144,7 @@ class Elector:
         for task in tuple(self.tasks):
             task.cancel()
         await asyncio.gather(*self.tasks, return_exceptions=True)
+        await self.coordinator.close()
         await self.peers.close()
 
     def release(self) -> None:
@@ -251,13 +251,18 @@ class Elector:
                     else await self.coordinator.watch(revision)
                 )
             except WhimbrelError as error:
-                self.trouble = f"the coordinator does not answer: {error}"
+                self.trouble = trouble_of(error)
                 self.tell(self.trouble)
                 await asyncio.sleep(AGAIN_S)
                 continue
             lost = record is None and self.machine.record is not None
-            self.trouble = "the coordinator has lost the record of the group: give it its file back" * lost
+            trouble = self.coordinator.trouble
+            self.trouble = trouble and f"the coordinator can't be used: {trouble}"
+            if lost:
+                self.trouble = "the coordinator has lost the record of the group: give it its file back"
             self.feed(self.machine.learned(record, revision, self.facts()))
+            if lost:
+                await asyncio.sleep(AGAIN_S)  # it is told at once, again and again
 
     def look(self) -> None:
         """See what time, the page or the nameservers have changed."""
@@ -277,6 +282,7 @@ class Elector:
             and self.page.seat_group in ("", record.group)
         ):
             self.page.group = record.group
+        self.tell_record()
         self.tell_state()
         for action in actions:
             if isinstance(action, AskSuspicions):
@@ -287,6 +293,14 @@ class Elector:
                     self.ask(("seal", member), self.ask_seal(member, action.epoch))
             else:
                 self.spawn(self.do(action))
+
+    def tell_record(self) -> None:
+        """Log a record that is new, as it is kept: who has lost the coordinator's files can put it back."""
+        record, revision = self.machine.record, self.machine.revision
+        if record is not None and revision > self.logged_revision:
+            self.logged_revision = revision
+            text = replace(record, history=record.history[:1]).encode().decode()
+            logger.info("%s/%d: group record: %s", self.options.name, self.options.id, text)
 
     def tell_state(self) -> None:
         """Log what the member is about, and why."""
@@ -332,7 +346,7 @@ class Elector:
             try:
                 done, record, revision = await self.coordinator.swap(action.record, action.revision)
             except WhimbrelError as error:
-                self.tell(f"the coordinator does not answer: {error}")
+                self.tell(trouble_of(error))
             self.feed(self.machine.swapped(done, record, revision, self.facts()))
         elif isinstance(action, Promise):
             answer = await self.promise(action.epoch, action.candidate)
