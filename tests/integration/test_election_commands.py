@@ -2,12 +2,16 @@
 
 import json
 import shutil
+import signal
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
+from brokerapi import message
 from electionkit import ElectedGroup, Member, bodies_of
 from processes import until
 from whimbrel.cli.main import main
@@ -152,3 +156,60 @@ def test_a_group_shrinks_and_grows(group: ElectedGroup, run: Replication) -> Non
     gone.start()
     until(lambda: run("voters", NAME, "--set", "1,2,3").code == 0, timeout=10)
     until(lambda: run("status").code == 0, timeout=15, what="a group in order")
+
+
+def send(member: Member, topic: str, body: bytes, message_id: str, **properties: object) -> int:
+    """Send a message with an id of our choice; return the answer's code."""
+    one = message(topic, body, message_id=message_id, **properties)
+    return int(member.peer("SendMessage", messages=[one]).status.code)
+
+
+def test_what_was_cut_is_listed_shown_and_put_back_once(group: ElectedGroup, run: Replication) -> None:
+    leader = group.await_leader()
+    others = [member for member in group.members.values() if member is not leader]
+    assert "nothing was cut" in run("cut", "list").err
+    assert main(("topic", "create", "late", "--type", "delay", "--endpoint", group.endpoint)) == 0
+    for member in others:
+        member.replicator.signal(signal.SIGSTOP)
+    due = datetime.now(UTC) + timedelta(seconds=20)
+    with ThreadPoolExecutor() as pool:  # each waits until it is told that it is not committed
+        codes = [
+            pool.submit(send, leader, "t", b"lost", "id-lost"),
+            pool.submit(send, leader, "t", b"sent again", "id-again"),
+            pool.submit(
+                send, leader, "late", b"later", "id-late", message_type=v2.DELAY, delivery_timestamp=due
+            ),
+        ]
+    assert {code.result() for code in codes} == {v2.SLAVE_PERSISTENCE_TIMEOUT}
+    leader.kill()
+    for member in others:  # what came to their sockets is gone with them
+        member.replicator.kill()
+        member.replicator.start()
+    successor = group.await_leader()
+    until(lambda: send(successor, "t", b"sent again", "id-again") == v2.OK, timeout=10)
+    leader.start()
+    until(lambda: run("status").code == 0, timeout=15, what="a group in order")
+    (cut,) = json.loads(run("cut", "list", "-o", "json").out)
+    assert cut["member"] == leader.number and cut["records"] == 3 and cut["replayed"] == "no"
+    assert cut["epoch"] == 1 and cut["to"] - cut["from"] == cut["bytes"]
+    shown = json.loads(run("cut", "show", cut["cut"], "-n", "1", "-o", "json").out)
+    rest = json.loads(run("cut", "show", cut["cut"], "--from", str(shown["next"]), "-o", "json").out)
+    ids = [each["message_id"] for each in (*shown["records"], *rest["records"])]
+    assert sorted(ids) == ["id-again", "id-late", "id-lost"] and rest["next"] == -1
+    dry = run("cut", "replay", cut["cut"], "--dry-run")
+    assert dry.code == 0 and "2 would be put back, 1 are in their topics already" in dry.err
+    assert b"lost" not in bodies_of(successor.peer)
+    done = run("cut", "replay", cut["cut"])
+    assert done.code == 0 and "2 put back, 1 are in their topics already, 0 refused" in done.err
+    again = run("cut", "replay", cut["cut"])
+    assert again.code == 0 and "2 put back, 1 were there, 0 refused; --again goes" in again.err
+    repeated = run("cut", "replay", cut["cut"], "--again", "-o", "json")
+    assert json.loads(repeated.out)["present"] == 3
+    (cut,) = json.loads(run("cut", "list", "--member", str(leader.number), "-o", "json").out)
+    assert cut["replayed"] == "yes"
+    assert sorted(bodies_of(successor.peer)) == [b"first", b"lost", b"sent again"]
+    until(lambda: bodies_of(successor.peer, "late") == [b"later"], timeout=30, what="the delayed one")
+    unknown = run("cut", "show", "1-2-3")
+    assert unknown.code == 1 and "cut list" in unknown.err
+    nobody = run("cut", "list", "--member", "9")
+    assert nobody.code == 1 and "there is no member 9 now; there are broker-a" in nobody.err

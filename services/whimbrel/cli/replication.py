@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from whimbrel.cli import cuts
 from whimbrel.cli.endpoint import EndpointOption, resolve_endpoint
 from whimbrel.cli.lazy import examples, group
 from whimbrel.cli.output import Format, OutputOption, emit, note, plain, print_table, size_text
@@ -35,7 +36,8 @@ if TYPE_CHECKING:
 
 __all__ = ["COLUMNS", "OPTIONAL", "app", "rows_of"]
 
-app = group("Show who follows whom, and how far; have another member lead.")
+app = group("Show who follows whom, and how far; have another member lead; mend a group.")
+app.add_typer(cuts.app, name="cut")
 
 COLUMNS = (
     "broker",

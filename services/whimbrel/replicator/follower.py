@@ -107,6 +107,7 @@ class Follower:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.loop, self.page, self.options, self.log = loop, loop.page, options, log
+        self.root = Path(options.store)
         self.promises = promises
         self.leader = (0, 0)  # epoch and member id of the leader that is followed, where one is elected
         self.promise_at = 0.0  # when to try again to make a promise that the log could not be synced for

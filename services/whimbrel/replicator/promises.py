@@ -29,7 +29,8 @@ from typing import Final
 from whimbrel.errors import StoreError, WhimbrelError
 from whimbrel.ha.epochs import Epochs
 from whimbrel.machine import Machine
-from whimbrel.store.divergence import cut_aside, finish_cut
+from whimbrel.store.cut import list_cuts
+from whimbrel.store.divergence import CUT_KEEP_BYTES, cut_aside, finish_cut
 from whimbrel.store.seat_file import Seat, SeatFile, after_cut, cutting, draw_uuid, may_vote
 from whimbrel.store.shared_page import SharedPage
 
@@ -54,15 +55,29 @@ class Promises:
         seat: as it is on disk.
         failed: why nothing can be promised any more; "" while it can. Then the member must not follow either.
         refused: what was asked for last and may not be promised.
+        cuts_removed: how many older cuts had to go since the start, because of their bytes or number.
     """
 
-    def __init__(self, root: Path, page: SharedPage, machine: Machine, *, member: int, flush: str) -> None:
+    def __init__(
+        self,
+        root: Path,
+        page: SharedPage,
+        machine: Machine,
+        *,
+        member: int,
+        flush: str,
+        cut_keep_bytes: int = CUT_KEEP_BYTES,
+    ) -> None:
         """Read the seat, or make it.
+
+        Args:
+            cut_keep_bytes: so much of what is cut off the log is kept.
 
         Raises:
             StoreError: it is damaged, of another member, or the disk refuses.
         """
-        self.page, self.flush = page, flush
+        self.page, self.flush, self.cut_keep_bytes = page, flush, cut_keep_bytes
+        self.cuts_removed = 0
         self.boot = machine.boot_id().hex()
         self.file = SeatFile(root, machine.files)
         seat = self.file.load()
@@ -183,10 +198,19 @@ class Promises:
         """
         if self.seat.cut is None:
             return
+        keep_bytes, before = self.cut_keep_bytes, cut_paths(root, machine)
         if self.theirs is None:  # another process had begun
-            finish_cut(root, self.seat, machine=machine)
+            finish_cut(root, self.seat, keep_bytes=keep_bytes, machine=machine)
         else:
-            cut_aside(root, *self.seat.cut, epochs=self.theirs, reason=self.why, machine=machine)
+            cut_aside(
+                root,
+                *self.seat.cut,
+                epochs=self.theirs,
+                reason=self.why,
+                keep_bytes=keep_bytes,
+                machine=machine,
+            )
+        self.cuts_removed += len(before - cut_paths(root, machine))
         self.theirs = None
         self.save(after_cut(self.seat))
 
@@ -213,3 +237,11 @@ class Promises:
         page.sealed_last, page.sealed_end = last_epoch, end
         page.votes, page.last_epoch = seat.votes, last_epoch
         page.sealed = seat.promised, seat.promised_to
+
+
+def cut_paths(root: Path, machine: Machine) -> frozenset[Path]:
+    """Return what is kept of earlier cuts; nothing where the disk can't tell, since it is only counted."""
+    try:
+        return frozenset(cut.path for cut in list_cuts(root, machine.files))
+    except OSError:
+        return frozenset()

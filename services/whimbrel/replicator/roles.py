@@ -158,7 +158,12 @@ class SlaveRole:
         self.promises: Promises | None = None
         if options.role == "elected":
             self.promises = Promises(
-                self.root, loop.page, loop.machine, member=options.id, flush=options.flush
+                self.root,
+                loop.page,
+                loop.machine,
+                member=options.id,
+                flush=options.flush,
+                cut_keep_bytes=options.cut_keep_bytes,
             )
 
     def may_start(self) -> bool:

@@ -28,6 +28,9 @@ WITHOUT_ROLE = frozenset(
         "Switchover",
         "PauseElections",
         "SetVoters",
+        "ListCuts",
+        "ReadCut",
+        "MarkCut",
     }
 )
 
