@@ -171,7 +171,7 @@ def test_what_was_cut_is_listed_shown_and_put_back_once(group: ElectedGroup, run
     assert main(("topic", "create", "late", "--type", "delay", "--endpoint", group.endpoint)) == 0
     for member in others:
         member.replicator.signal(signal.SIGSTOP)
-    due = datetime.now(UTC) + timedelta(seconds=20)
+    due = datetime.now(UTC) + timedelta(seconds=10)
     with ThreadPoolExecutor() as pool:  # each waits until it is told that it is not committed
         codes = [
             pool.submit(send, leader, "t", b"lost", "id-lost"),
@@ -213,3 +213,97 @@ def test_what_was_cut_is_listed_shown_and_put_back_once(group: ElectedGroup, run
     assert unknown.code == 1 and "cut list" in unknown.err
     nobody = run("cut", "list", "--member", "9")
     assert nobody.code == 1 and "there is no member 9 now; there are broker-a" in nobody.err
+
+
+def test_two_of_three_are_lost_for_good(group: ElectedGroup, run: Replication) -> None:
+    leader = group.await_leader()
+    survivor = other(group, leader)
+    last = other(group, leader, survivor)
+    needless = run("failover", NAME, "--to", str(survivor.number))
+    assert needless.code == 1 and "hears a leader" in needless.err
+    last.kill()
+    until(lambda: survivor.peer.send("t", b"of two").status.code == v2.OK, timeout=10)
+    survivor.replicator.signal(signal.SIGSTOP)  # it takes nothing more
+    assert send(leader, "t", b"only the leader has it", "id-lost") == v2.SLAVE_PERSISTENCE_TIMEOUT
+    leader.kill()
+    survivor.replicator.kill()
+    survivor.replicator.start()
+    with pytest.raises(AssertionError, match="a leader"):
+        group.await_leader(timeout=4)
+    assert "`whimbrel replication failover` shows what would be lost" in run("status").err
+    number = str(survivor.number)
+    plan = run("failover", NAME, "--to", number)
+    assert plan.code == 0 and "nothing was done" in plan.err and "does not answer" in plan.out
+    absent = run("failover", NAME, "--to", str(last.number))
+    assert absent.code == 1 and f"member {last.number} of {NAME} is not there" in absent.err
+    done = run("failover", NAME, "--to", number, "--accept-loss", "--yes")
+    assert done.code == 0, done.err
+    assert f"member {number} leads epoch 2; members {number} vote" in done.err
+    assert turns(run)[0][2].startswith("an operator accepted")
+    assert survivor.peer.send("t", b"goes on").status.code == v2.OK
+    for lost in (leader, last):  # they are back after all, and vote no more
+        lost.start()
+    until(lambda: len(survivor.view().slaves) == 2, timeout=20, what="followers")
+    until(lambda: run("voters", NAME, "--set", "1,2,3").code == 0, timeout=10)
+    until(lambda: run("status").code == 0, timeout=15, what="a group in order")
+    (cut,) = json.loads(run("cut", "list", "-o", "json").out)
+    assert cut["member"] == leader.number and cut["records"] == 1
+    assert run("cut", "replay", cut["cut"]).code == 0
+    now = group.await_leader()
+    assert sorted(bodies_of(now.peer)) == [b"first", b"goes on", b"of two", b"only the leader has it"]
+
+
+def test_a_member_whose_store_is_emptied_follows_anew(group: ElectedGroup, run: Replication) -> None:
+    leader = group.await_leader()
+    emptied = other(group, leader)
+    last = other(group, leader, emptied)
+    number = str(emptied.number)
+    until(lambda: run("status").code == 0, timeout=10, what="a group in order")
+    last.replicator.kill()
+    until(lambda: len(leader.view().slaves) == 1, timeout=10)
+    refused = run("reinit", NAME, "--member", number, "--yes")
+    assert refused.code == 1 and "and 2 have to" in refused.err
+    last.replicator.start()
+    own = run("reinit", NAME, "--member", str(leader.number), "--yes")
+    assert own.code == 1 and "have another one lead first" in own.err
+    assert "member 9 is not there" in run("reinit", NAME, "--member", "9", "--yes").err
+    until(lambda: len(leader.view().slaves) == 2, timeout=10)
+    assert leader.peer.send("t", b"second").status.code == v2.OK
+    until(lambda: run("reinit", NAME, "--member", number, "--yes").code == 0, timeout=10)
+    assert "is emptied" in emptied.replicator.log_tail(20)
+    until(lambda: run("status").code == 0, timeout=15, what="a group in order")
+    assert emptied.view().election.may_lead and sorted(bodies_of(emptied.peer)) == [b"first", b"second"]
+    last.kill()  # now its copies count
+    until(lambda: leader.peer.send("t", b"after").status.code == v2.OK, timeout=10)
+
+
+@pytest.mark.slow
+def test_a_member_that_lacks_what_its_leader_no_longer_has_is_told_what_to_do(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with ElectedGroup(tmp_path, disk_used_ratio_max=0.0, disk_clean_ratio=0.0) as group:
+        run = Replication(capsys, group)
+        leader = group.await_leader()
+        until(lambda: leader.peer.send("t", b"first").status.code == v2.OK, timeout=10)
+        behind = other(group, leader)
+        last = other(group, leader, behind)
+        number = str(behind.number)
+        behind.kill()
+        until(lambda: leader.peer.send("t", b"x").status.code == v2.OK, timeout=10)
+        peer = leader.peer
+        for _ in range(30):
+            assert peer.send("t", bytes(100_000)).status.code == v2.OK
+        until(lambda: leader.view().log_begin > 0, timeout=30, what="a shorter log")
+        behind.start()
+        until(lambda: f"reinit {NAME} --member {number}` does that" in run("status").err, timeout=15)
+        done = run("reinit", NAME, "--member", number, "--yes")
+        assert done.code == 0, done.err
+        until(lambda: behind.view().log_end == leader.view().log_end, timeout=20)
+        view = behind.view()
+        assert view.log_begin == leader.view().log_begin and view.election.may_lead
+        last.kill()  # now its copies and its seal count
+        leader.kill()
+        last.start()
+        now = group.await_leader()
+        until(lambda: now.peer.send("u", b"after").status.code == v2.OK, timeout=10)
+        assert b"after" in bodies_of(now.peer, "u")

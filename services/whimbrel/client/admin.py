@@ -38,6 +38,7 @@ from whimbrel.model.cluster import (
     TopicDescription,
 )
 from whimbrel.model.cuts import CutMark, CutPage, CutStatus, ReplayedPage
+from whimbrel.model.elections import FailoverPlan
 from whimbrel.model.limits import DEAD_LETTERS_MAX
 from whimbrel.model.message import MessageType
 from whimbrel.model.names import DEAD_LETTER_PREFIX
@@ -57,6 +58,7 @@ logger = logging.getLogger(__name__)
 
 READ, WRITE = 4, 2  # permission bits
 ROUTED_S = 2.0  # how long a change of a topic waits for the nameserver; brokers renew every 2 s
+REINIT_TIMEOUT_S = 65.0  # removing a log of many files takes a while
 ADMIN_TIMEOUT_S = 10.0  # for topics with thousands of queues
 # Dead letters a second: what failed once may fail again, and consumers have other work besides.
 REPLAY_RATE = 100.0
@@ -322,6 +324,46 @@ class Admin(BaseClient):
         """
         (master,) = (await self.named_masters([name]))[:1]
         return await self.ask(master, election_admin_calls.set_voters(members))
+
+    async def reinit(self, name: str, member: int) -> None:
+        """Have the store of a member of a group emptied, so that it follows anew; the leader decides.
+
+        Raises:
+            BadRequest: there is no such group, or that member leads.
+            NotReady: too few others hold the log, or it does not answer.
+        """
+        (master,) = (await self.named_masters([name]))[:1]
+        await self.session.call(master.endpoint(), election_admin_calls.reinit(member), REINIT_TIMEOUT_S)
+
+    async def failover(
+        self,
+        name: str,
+        member: int,
+        voters: Collection[int] = (),
+        *,
+        accept_loss: bool = False,
+        revision: int = 0,
+    ) -> FailoverPlan:
+        """Have a member of a group lead without those that do not answer, or tell what that would come to.
+
+        Args:
+            name: of the broker group.
+            member: that is to lead.
+            voters: ids of those that vote afterwards; empty: of all voters that answer.
+            accept_loss: what only the others hold may be lost.
+            revision: with `accept_loss`: as the plan has told.
+
+        Raises:
+            BadRequest: there is no such group, or that member is not there.
+            NotReady: it can't be; the sentence says why.
+        """
+        brokers = await self.members(name)
+        found = [broker for broker in brokers if broker.member_id == member]
+        if not found:
+            known = ", ".join(str(broker.member_id) for broker in brokers if broker.member_id) or "none"
+            raise BadRequest(f"member {member} of {name} is not there; of its members {known} answer")
+        call = election_admin_calls.failover(voters, accept_loss=accept_loss, revision=revision)
+        return await self.ask(found[0], call)
 
     async def members(self, name: str = "") -> list[BrokerStatus]:
         """Return the live brokers of a group, masters and slaves; "" for all groups.

@@ -33,6 +33,7 @@ from whimbrel.model.cluster import (
     TopicDescription,
 )
 from whimbrel.model.cuts import CutMark, CutPage, CutStatus, ReplayedPage
+from whimbrel.model.elections import FailoverPlan
 from whimbrel.model.message import (
     Filter,
     Message,
@@ -473,6 +474,24 @@ class Admin(Blocking):
     def set_voters(self, name: str, members: Collection[int]) -> int:
         """Have these members of a group vote; return the epoch that completes it, 0 where nothing changes."""
         return self.wait(self.admin.set_voters(name, members))
+
+    def reinit(self, name: str, member: int) -> None:
+        """Have the store of a member of a group emptied, so that it follows anew."""
+        self.wait(self.admin.reinit(name, member))
+
+    def failover(
+        self,
+        name: str,
+        member: int,
+        voters: Collection[int] = (),
+        *,
+        accept_loss: bool = False,
+        revision: int = 0,
+    ) -> FailoverPlan:
+        """Have a member lead without those that do not answer, or tell what that would come to."""
+        return self.wait(
+            self.admin.failover(name, member, voters, accept_loss=accept_loss, revision=revision)
+        )
 
     def members(self, name: str = "") -> list[BrokerStatus]:
         """Return the live brokers of a group, "" for all groups."""

@@ -8,6 +8,8 @@ __all__ = [
     "CUT_NAME_CHARS_MAX",
     "CUT_PAGE_BYTES_MAX",
     "CUT_PAGE_RECORDS_MAX",
+    "REPLAYED_IDS_MAX",
+    "REPLAYED_TOPICS_MAX",
     "CutMark",
     "CutOutcome",
     "CutPage",
@@ -19,6 +21,8 @@ __all__ = [
 CUT_PAGE_RECORDS_MAX: Final = 256
 CUT_PAGE_BYTES_MAX: Final = 1 << 20  # of records in a page, unless it is one
 CUT_NAME_CHARS_MAX: Final = 100
+REPLAYED_TOPICS_MAX: Final = 64  # that a replay is narrowed to
+REPLAYED_IDS_MAX: Final = 256
 
 
 class CutResult(Enum):

@@ -4,12 +4,13 @@ It is changed by compare-and-set only: at elections, and by operators. As JSON, 
 
     {"v": 1, "group": "<32 hex digits>", "epoch": 7, "leader": 2, "prefer": 0,
      "voters": {"1": "<seat, 32 hex digits>", "2": "...", "3": "..."}, "acks": 2,
-     "prior": null | {"voters": {...}, "acks": 2}, "paused": false,
+     "prior": null | {"voters": {...}, "acks": 2}, "paused": false, "loss": 0,
      "history": [{"epoch": 7, "leader": 2, "at_ms": 1795253239000, "why": "member 1 is silent"}, ...]}
 
 **Quorums.** `acks` copies commit a record, the leader's among them. An election needs `seals` of the voters:
 so many that they meet each group of `acks` of them (rule R2 of `tests/failover/rules.py`). While there are
-`prior` voters an election needs seals of both (R10).
+`prior` voters an election needs seals of both (R10). After an operator has accepted `loss`, it needs the
+seals of all voters, until enough of them have adopted an epoch (`broker/elections/machine.py`).
 
 A seat is the uuid of a member's store: a voter whose store was replaced is none (R9a).
 """
@@ -75,6 +76,7 @@ class GroupRecord:
         acks: how many of them commit a record.
         prior, prior_acks: of before a change that is not yet done; empty and 0 without one.
         paused: an operator wants no elections.
+        loss: an operator has accepted a loss in this epoch, and the voters have adopted none since; 0: none.
         history: the newest turn first.
     """
 
@@ -87,12 +89,13 @@ class GroupRecord:
     prior: Voters = ()
     prior_acks: int = 0
     paused: bool = False
+    loss: int = 0
     history: tuple[Turn, ...] = ()
 
     @property
     def seals(self) -> int:
         """How many voters must have sealed an election."""
-        return len(self.voters) - self.acks + 1
+        return len(self.voters) if self.loss else len(self.voters) - self.acks + 1
 
     @property
     def prior_seals(self) -> int:
@@ -103,6 +106,11 @@ class GroupRecord:
     def members(self) -> frozenset[int]:
         """Ids of the voters and the prior ones."""
         return frozenset(member for member, _ in (*self.voters, *self.prior))
+
+    @property
+    def waives(self) -> bool:
+        """Whether seals of this epoch count also of voters that may have lost what they acknowledged."""
+        return self.loss == self.epoch
 
     def electable(self, member: int, seat: str) -> bool:
         """Return whether a member with that store may lead; a prior voter may as well (R10f)."""
@@ -132,6 +140,7 @@ class GroupRecord:
             "acks": self.acks,
             "prior": prior,
             "paused": self.paused,
+            "loss": self.loss,
             "history": [
                 {"epoch": turn.epoch, "leader": turn.leader, "at_ms": turn.at_ms, "why": turn.why}
                 for turn in self.history
@@ -167,6 +176,7 @@ class GroupRecord:
             prior=voters_of(prior.get("voters")) if prior else (),
             prior_acks=number(prior, "acks", 1, VOTERS_MAX) if prior else 0,
             paused=bool(fields.get("paused", False)),
+            loss=number(fields, "loss", 0, EPOCH_MAX) if "loss" in fields else 0,
             history=tuple(turn_of(turn) for turn in fields.get("history", []))[:HISTORY_MAX],
         )
         record.check()

@@ -174,8 +174,11 @@ class SlaveRole:
         """Lock and recover the log, then follow the master."""
         assert self.log is None
         if self.promises is not None:
+            self.promises.finish_emptying(self.root, self.loop.machine)
             self.promises.finish_cut(self.root, self.loop.machine)
         self.log = LogWriter.open(self.root, self.store_options(), machine=self.loop.machine)
+        if self.promises is not None:
+            self.promises.show_emptied()
         self.loop.ring_broker()
         self.follower = Follower(self.loop, self.options, self.log, promises=self.promises, clock=self.clock)
         return self.follower

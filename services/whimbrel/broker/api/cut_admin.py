@@ -31,7 +31,13 @@ from whimbrel.errors import (
     WhimbrelError,
 )
 from whimbrel.machine import Machine
-from whimbrel.model.cuts import CUT_PAGE_BYTES_MAX, CUT_PAGE_RECORDS_MAX, CutPage
+from whimbrel.model.cuts import (
+    CUT_PAGE_BYTES_MAX,
+    CUT_PAGE_RECORDS_MAX,
+    REPLAYED_IDS_MAX,
+    REPLAYED_TOPICS_MAX,
+    CutPage,
+)
 from whimbrel.model.wire import CUT_SERVICE
 from whimbrel.pb.whimbrel.admin.v1 import cut_service_pb2 as cuts
 from whimbrel.rpc.api.calls import perform
@@ -47,8 +53,6 @@ __all__ = ["CutAdmin"]
 
 FETCH_S: Final = 5.0  # for a page from another member
 FETCHES_MAX: Final = 4  # replays that are under way
-TOPICS_MAX: Final = 64
-IDS_MAX: Final = 256
 
 STORED = cuts.CUT_RESULT_STORED
 PRESENT = cuts.CUT_RESULT_PRESENT
@@ -142,8 +146,10 @@ class CutAdmin:
         """Put a page back; answer when it is safe."""
         if not self.master:
             raise NotWritable("this is a slave: what was cut is put back at its master")
-        if len(request.topics) > TOPICS_MAX or len(request.message_ids) > IDS_MAX:
-            raise BadRequest(f"at most {TOPICS_MAX} topics and {IDS_MAX} message ids in a call")
+        if len(request.topics) > REPLAYED_TOPICS_MAX or len(request.message_ids) > REPLAYED_IDS_MAX:
+            raise BadRequest(
+                f"at most {REPLAYED_TOPICS_MAX} topics and {REPLAYED_IDS_MAX} message ids in a call"
+            )
         if request.records:
             return self.put_back(request, self.given_page(request))
         if request.member == self.member:

@@ -27,6 +27,26 @@ member that it has just promised itself to `OPENING_S` to open its log. Then it 
 enough of them must be silent as well, so that a member which alone is cut off disturbs nobody. One with a
 better log is left to stand itself, for `BETTER_S`.
 
+**An operator may accept loss** where no election can succeed any more: too many disks are gone, or too many
+may have lost what they acknowledged (`forced`). The member that is named asks all others; the best log of all
+that answer leads, in a new epoch whose record names as voters those that answered, without prior ones, and
+says in which epoch that was (`loss`). The seals of that very epoch count, and give back the vote, also where
+a member may have lost something (R9): what that is, is accepted. As long as `loss` stands, an election needs
+the seals of all these voters (R14), and takes the best log among them, so no more is given up than was; one
+that may have lost something since does not vote, as ever (R14d), and an operator may have to say it again.
+The leader has `loss` cleared once enough of them have adopted its epoch (R14c); from then on any `seals` of
+them meet those.
+What this may lose: voters 1, 2, 3; member 1 leads, 2 acknowledges r, both lose power, and 3 is made the
+leader with an empty log: r was answered and is gone. And worse: 1 and 2 were only cut off from 3, and go on
+to commit in their epoch until one of them hears of the new one: all of that is cut off as they follow. The
+rules are safe for what the members that answered hold, if the others are really gone, and that is why a
+person has to say so. The others are no voters any more, whatever they have promised, until `voters --set`
+names them; as they follow they cut what the new leader lacks, which is kept (`replication cut`).
+
+**A store may be emptied** at an operator's request (`emptying`): the member keeps its promises, and does not
+vote until it has all that is committed (R9), as after a power cut that left nothing. It must not be standing
+meanwhile: the log that it was to lead with is gone.
+
 **Voters change** by a new epoch of the leader's, whose record keeps the prior ones (R10). It gathers seals of
 both, and has the prior ones forgotten once enough of the new ones have adopted its epoch (`Facts.adopted`): a
 commit offset that it brought along says nothing of them. Until then nothing else changes.
@@ -210,6 +230,7 @@ class Election:
     replica_at: float = float("-inf")  # when the leader's replicator was there last
     rests_until: float = float("-inf")  # it does not stand before
     change: GroupRecord | None = None  # with other voters, which the coordinator is to take
+    emptying: bool = False  # its store is being emptied
 
     @property
     def epoch(self) -> int:
@@ -360,6 +381,8 @@ class Election:
             epoch == facts.promised and facts.promised_to not in (candidate, NOBODY)
         ):
             return f"epoch {facts.promised} is promised to member {facts.promised_to}", []
+        if self.emptying:
+            return "its store is being emptied", []
         record = self.record
         if record is not None and record.epoch == epoch and record.leader not in (candidate, NOBODY):
             return f"the record names member {record.leader} for epoch {epoch}", []
@@ -425,7 +448,7 @@ class Election:
         record = self.record
         if self.state is not State.LEADING or record is None:
             return "this member does not lead", []
-        if record.prior:
+        if record.prior or record.loss:
             return "the last change of the voters is not done yet", []
         if (self.member, facts.seat) not in voters:
             return f"member {self.member} leads: have another one lead first", []
@@ -439,18 +462,111 @@ class Election:
         return "", [Swap(self.change, self.revision)]
 
     def forget_prior(self, facts: Facts) -> list[Action]:
-        """Have the prior voters forgotten once enough of the new ones have adopted the epoch (R10e)."""
+        """Have the prior voters forgotten once enough of the new ones have adopted the epoch (R10e).
+
+        The same for what an operator has accepted.
+        """
         record = self.record
         if record is None or not facts.seat or facts.now - self.asked_at < REPLICA_GONE_S:
             return []
         votes = (self.member, facts.seat) in record.voters
-        if record.prior and facts.adopted + votes >= record.acks:
-            record = replace(record, prior=(), prior_acks=0)
-        elif not record.prior and not votes:  # it was a prior voter, and the best log (R10f)
+        pending = bool(record.prior or record.loss)
+        if pending and facts.adopted + votes >= record.acks:
+            record = replace(record, prior=(), prior_acks=0, loss=0)
+        elif not pending and not votes:  # it was a prior voter, and the best log (R10f)
             record = record.resigned(NOBODY)
         else:
             return []
         self.asked_at = facts.now
+        return [Swap(record, self.revision)]
+
+    def begin_emptying(self, epoch: int, leader: int) -> str:
+        """Let our store be emptied, as the leader asks; return why it is not to be, "" where it is."""
+        record = self.record
+        if record is None or (record.epoch, record.leader) != (epoch, leader):
+            return f"member {leader} does not lead epoch {epoch}, as far as this member knows: try again"
+        if self.state is not State.FOLLOWING:
+            return f"this member is {self.state.value}, and does not only follow"
+        if self.emptying:
+            return "its store is being emptied already"
+        self.emptying = True
+        return ""
+
+    def emptied(self) -> None:
+        """Our store is empty, or could not be emptied."""
+        self.emptying, self.why = False, ""
+
+    # Accepted loss
+
+    def forced(
+        self, answers: dict[int, Suspicion], chosen: Collection[int], facts: Facts
+    ) -> tuple[str, GroupRecord | None]:
+        """Return the record with which we would lead without those that do not answer, or why we can't.
+
+        Args:
+            answers: of all other members that answer.
+            chosen: ids of those that are to vote, ours among them; empty: of all voters that answer.
+        """
+        record = self.record
+        if record is None or not facts.seat or facts.group not in ("", record.group):
+            return "this member has no record of the group, or no store of it", None
+        if self.state not in (State.FOLLOWING, State.ASKING, State.LEADING) or self.emptying:
+            return f"this member is {self.state.value}: try again in a few seconds", None
+        if record.paused:
+            return "elections are paused: `whimbrel replication resume` allows them again", None
+        hearing = [self.member] * (not self.silent(facts))
+        hearing += [member for member, answer in answers.items() if not answer.silent]
+        if hearing:
+            return f"member {numbers(hearing)} hears a leader, or did a moment ago: it is not needed", None
+        seats = {member: answer.seat for member, answer in answers.items() if answer.group == record.group}
+        seats[self.member] = facts.seat
+        voting = {(member, seat) for member, seat in seats.items() if member == self.member and facts.votes}
+        voting |= {(member, answer.seat) for member, answer in answers.items() if answer.votes}
+        if (
+            len(voting.intersection(record.voters)) >= record.seals
+            and len(voting.intersection(record.prior)) >= record.prior_seals
+        ):
+            return "enough voters are there: they elect a leader by themselves, without loss", None
+        best = max(
+            (
+                (answers[member].last_epoch, answers[member].log_end, member)
+                for member in seats
+                if member in answers
+            ),
+            default=(0, 0, self.member),
+        )
+        if best[:2] > facts.position:
+            return (
+                f"the log of member {best[2]} goes on further, to byte {best[1]} in epoch {best[0]}; ours"
+                f" ends at {facts.end} in epoch {facts.last_epoch}: name that member instead",
+                None,
+            )
+        voters = set(chosen) or (seats.keys() & record.members) | {self.member}
+        if absent := voters - seats.keys():
+            return f"member {numbers(absent)} does not answer, or has no store of this group", None
+        if self.member not in voters:
+            return f"member {self.member} is to lead, so it has to be one of the voters", None
+        for answer in answers.values():
+            self.note_epoch(answer.epoch)
+        epoch = max(record.epoch, facts.promised, self.known_epoch, facts.last_epoch) + 1
+        changed = replace(
+            record,
+            voters=tuple(sorted((member, seats[member]) for member in voters)),
+            acks=majority(len(voters)),
+            prior=(),
+            prior_acks=0,
+            loss=epoch,
+        )
+        why = "an operator accepted what the others may hold to be lost"
+        return "", changed.led_by(self.member, epoch, at_ms=facts.wall_ms, why=why)
+
+    def force(self, record: GroupRecord, facts: Facts) -> list[Action]:
+        """Have the coordinator take what `forced` has returned; a leader without a majority begins anew."""
+        if self.state is State.LEADING:
+            self.change = record
+            return [Swap(record, self.revision)]
+        self.candidacy, self.trigger = record, record.history[0].why
+        self.go(State.SWAPPING, facts.now)
         return [Swap(record, self.revision)]
 
     # Standing
@@ -510,6 +626,8 @@ class Election:
             )
         elif not record.electable(self.member, facts.seat):
             self.why = f"the store of member {self.member} is not the one that votes: it only follows"
+        elif self.emptying:
+            self.why = "its store is being emptied"
         elif not facts.votes:
             self.why = (
                 "this member may have lost what it acknowledged: it votes again once it has all that is"
@@ -630,7 +748,8 @@ class Election:
             (
                 seal
                 for seal in self.seals.values()
-                if seal.member == self.member or (seal.votes and candidacy.electable(seal.member, seal.seat))
+                if seal.member == self.member
+                or ((seal.votes or candidacy.waives) and candidacy.electable(seal.member, seal.seat))
             ),
             key=lambda seal: (seal.last_epoch, seal.log_end, seal.member == self.member),
         )
@@ -642,7 +761,7 @@ class Election:
 
     def sealed_by(self, record: GroupRecord) -> bool:
         """Return whether enough voters, and enough of the prior ones, have sealed with their stores (R9a)."""
-        seals = {(member, seal.seat) for member, seal in self.seals.items() if seal.votes}
+        seals = {(member, seal.seat) for member, seal in self.seals.items() if seal.votes or record.waives}
         return (
             len(seals.intersection(record.voters)) >= record.seals
             and len(seals.intersection(record.prior)) >= record.prior_seals
