@@ -307,3 +307,25 @@ def test_a_member_that_lacks_what_its_leader_no_longer_has_is_told_what_to_do(
         now = group.await_leader()
         until(lambda: now.peer.send("u", b"after").status.code == v2.OK, timeout=10)
         assert b"after" in bodies_of(now.peer, "u")
+
+
+@pytest.mark.slow
+def test_the_survivor_of_two_goes_on_alone_where_one_copy_is_enough(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with ElectedGroup(tmp_path, members=2, copies_min=1) as group:
+        run = Replication(capsys, group)
+        leader = group.await_leader()
+        until(lambda: leader.peer.send("t", b"first").status.code == v2.OK, timeout=10)
+        leader.kill()
+        survivor = other(group, leader)
+        until(lambda: survivor.peer.send("t", b"alone").status.code == v2.OK, timeout=40)
+        status = run("status")
+        assert status.code == 1 and f"member {leader.number} was away, and votes no longer" in status.err
+        leader.start()
+        until(lambda: len(survivor.view().slaves) == 1, timeout=15, what="a follower")
+        assert run("voters", NAME, "--set", "1,2").code == 0
+        until(lambda: run("status").code == 0, timeout=15, what="a group in order")
+        survivor.kill()
+        until(lambda: leader.peer.send("t", b"the other one").status.code == v2.OK, timeout=40)
+        assert sorted(bodies_of(leader.peer)) == [b"alone", b"first", b"the other one"]

@@ -4,7 +4,7 @@ It is changed by compare-and-set only: at elections, and by operators. As JSON, 
 
     {"v": 1, "group": "<32 hex digits>", "epoch": 7, "leader": 2, "prefer": 0,
      "voters": {"1": "<seat, 32 hex digits>", "2": "...", "3": "..."}, "acks": 2,
-     "prior": null | {"voters": {...}, "acks": 2}, "paused": false, "loss": 0,
+     "prior": null | {"voters": {...}, "acks": 2}, "paused": false, "loss": 0, "out": [3],
      "history": [{"epoch": 7, "leader": 2, "at_ms": 1795253239000, "why": "member 1 is silent"}, ...]}
 
 **Quorums.** `acks` copies commit a record, the leader's among them. An election needs `seals` of the voters:
@@ -76,6 +76,7 @@ class GroupRecord:
         acks: how many of them commit a record.
         prior, prior_acks: of before a change that is not yet done; empty and 0 without one.
         paused: an operator wants no elections.
+        out: ids of voters that the leader has taken out, because they were away (`--copies-min`).
         loss: an operator has accepted a loss in this epoch, and the voters have adopted none since; 0: none.
         history: the newest turn first.
     """
@@ -90,6 +91,7 @@ class GroupRecord:
     prior_acks: int = 0
     paused: bool = False
     loss: int = 0
+    out: tuple[int, ...] = ()
     history: tuple[Turn, ...] = ()
 
     @property
@@ -141,6 +143,7 @@ class GroupRecord:
             "prior": prior,
             "paused": self.paused,
             "loss": self.loss,
+            "out": list(self.out),
             "history": [
                 {"epoch": turn.epoch, "leader": turn.leader, "at_ms": turn.at_ms, "why": turn.why}
                 for turn in self.history
@@ -176,6 +179,7 @@ class GroupRecord:
             prior=voters_of(prior.get("voters")) if prior else (),
             prior_acks=number(prior, "acks", 1, VOTERS_MAX) if prior else 0,
             paused=bool(fields.get("paused", False)),
+            out=ids_of(fields.get("out", [])),
             loss=number(fields, "loss", 0, EPOCH_MAX) if "loss" in fields else 0,
             history=tuple(turn_of(turn) for turn in fields.get("history", []))[:HISTORY_MAX],
         )
@@ -225,6 +229,19 @@ def voters_of(found: Any) -> Voters:
     if len(dict(voters)) < len(voters):
         raise BadRequest("a voter is named twice")
     return tuple(sorted(voters))
+
+
+def ids_of(found: Any) -> tuple[int, ...]:
+    """Return ids of members from JSON.
+
+    Raises:
+        BadRequest: they are none.
+    """
+    if not isinstance(found, list) or len(found) > MEMBER_MAX:
+        raise BadRequest("a group's record: out is to be a list of members")
+    if not all(isinstance(each, int) and 0 < each <= MEMBER_MAX for each in found):
+        raise BadRequest(f"a group's record: members have ids from 1 to {MEMBER_MAX}")
+    return tuple(sorted(set(found)))
 
 
 def turn_of(found: Any) -> Turn:

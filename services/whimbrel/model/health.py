@@ -11,7 +11,7 @@ catches up. One that does not catch up is for an alert over time (`docs/alarms.m
 A group of which no broker is registered is not known to exist, so nobody can miss it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -172,6 +172,12 @@ def election_problem(election: ElectionStatus) -> str:
             " lost what it acknowledged; the second passes once it holds all that is committed, for the first"
             " see `whimbrel replication voters`"
         )
+    if record.out and election.member == record.leader:
+        out, all_ = numbers(record.out), numbers({*record.members, *record.out})
+        return (
+            f"member {out} was away, and votes no longer (`--copies-min`): once it follows again,"
+            f" `whimbrel replication voters NAME --set {all_}`"
+        )
     if record.loss:
         return (
             "an operator has accepted a loss, and the voters have not adopted an epoch yet: until then all of"
@@ -181,6 +187,11 @@ def election_problem(election: ElectionStatus) -> str:
     if record.prior:
         return "the voters are being changed: the new ones have not adopted the epoch yet"
     return ""
+
+
+def numbers(members: Collection[int]) -> str:
+    """Return ids as commands take them."""
+    return ",".join(map(str, sorted(members)))
 
 
 def leads(views: Sequence[View]) -> list[str]:

@@ -99,7 +99,7 @@ class Elector:
         self.coordinator = coordinator or NameserverCoordinator(
             self.peers, options.coordinator_address, cluster=options.cluster, name=options.name
         )
-        self.machine = Election(options.id, options.voter_ids)
+        self.machine = Election(options.id, options.voter_ids, options.copies_min)
         self.term: GroupRecord | None = None
         self.members: dict[str, tuple[Member, ...]] = {}  # by nameserver
         self.unsettled: set[str] = set()  # nameservers that have just started
@@ -177,6 +177,7 @@ class Elector:
             seat=page.seat if alive else "",
             group=page.seat_group,
             adopted=self.adopted() if leading else 0,
+            present=frozenset(member for member, _ in page.member_ends()) if leading else frozenset(),
             alone=bool(page.quorum_lost) and alive,
         )
 

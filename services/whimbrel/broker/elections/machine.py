@@ -27,6 +27,11 @@ member that it has just promised itself to `OPENING_S` to open its log. Then it 
 enough of them must be silent as well, so that a member which alone is cut off disturbs nobody. One with a
 better log is left to stand itself, for `BETTER_S`.
 
+Where `copies_min` says so, a leader takes a voter out that has been away for `OUT_S`, one at a time, by such
+a change: as long as `copies_min` copies still commit, and enough of the present voters are there to seal it.
+So the survivor of two goes on alone: it has all that both had committed. The other one follows when it is
+back, and an operator makes it a voter again.
+
 **An operator may accept loss** where no election can succeed any more: too many disks are gone, or too many
 may have lost what they acknowledged (`forced`). The member that is named asks all others; the best log of all
 that answer leads, in a new epoch whose record names as voters those that answered, without prior ones, and
@@ -85,6 +90,7 @@ PREFER_S: Final = 2.0  # as is the one that a candidate which resigned let go fi
 OPENING_S: Final = 2.0  # a member that we have promised ourselves to opens its log in so long
 SEALING_S: Final = 2.0  # then a candidate gives up
 REST_S: Final = 5.0  # a member that could not open its log leaves others as long to stand
+OUT_S: Final = 15.0  # a voter that is away for so long may be taken out
 REPLICA_GONE_S: Final = 1.0  # a leader resigns whose replicator is away for longer than a restart takes
 # What others say of epochs raises ours by no more at a time. Each epoch stands in the record before anybody
 # promises it, so only the record of a coordinator that was set back is further behind.
@@ -119,6 +125,7 @@ class Facts:
         seat: uuid of its store; "" while its replicator has not told.
         group: uuid of the group that its store belongs to; "" before there is one.
         adopted: how many voters besides itself have acknowledged its epoch; of a leader.
+        present: ids of the members that are connected; of a leader.
         alone: too few voters have reported lately for anything to be committed; of a leader.
     """
 
@@ -135,6 +142,7 @@ class Facts:
     seat: str
     group: str = ""
     adopted: int = 0
+    present: frozenset[int] = frozenset()
     alone: bool = False
 
     @property
@@ -206,6 +214,7 @@ class Election:
     Attributes:
         member: its id.
         configured: ids of those that vote in a group which is still to be made, its own among them.
+        copies_min: voters that are away are taken out while so many copies still commit; 0: never.
         record, revision: as the coordinator has told last.
         known_epoch: the highest that was heard of.
         why: the last reason why it does not stand or lead, for people.
@@ -213,6 +222,7 @@ class Election:
 
     member: int
     configured: frozenset[int]
+    copies_min: int = 0
     state: State = State.FOLLOWING
     record: GroupRecord | None = None
     revision: int = -1  # before the coordinator has told
@@ -231,6 +241,9 @@ class Election:
     rests_until: float = float("-inf")  # it does not stand before
     change: GroupRecord | None = None  # with other voters, which the coordinator is to take
     emptying: bool = False  # its store is being emptied
+    present_at: dict[int, float] = field(
+        default_factory=dict
+    )  # when members were connected last; of a leader
 
     @property
     def epoch(self) -> int:
@@ -269,7 +282,7 @@ class Election:
         if self.state is State.SEALING:
             return self.ask_seals(facts)
         if self.state is State.LEADING:
-            return self.look_at_replica(facts) or self.forget_prior(facts)
+            return self.look_at_replica(facts) or self.forget_prior(facts) or self.take_out(facts)
         return []
 
     def learned(self, record: GroupRecord | None, revision: int, facts: Facts) -> list[Action]:
@@ -348,7 +361,7 @@ class Election:
     def opened(self, facts: Facts) -> list[Action]:
         """The log is ours, and our epoch begun in it."""
         self.go(State.LEADING, facts.now)
-        self.why, self.replica_at = "", facts.now
+        self.why, self.replica_at, self.present_at = "", facts.now, {}
         return [] if self.record is None else self.deposed(self.record)
 
     def open_failed(self, facts: Facts) -> None:
@@ -454,12 +467,42 @@ class Election:
             return f"member {self.member} leads: have another one lead first", []
         if voters == record.voters:
             return "", []
+        out = tuple(member for member in record.out if member not in dict(voters))
+        return "", self.name_voters(replace(record, out=out), voters, "the voters change", facts)
+
+    def name_voters(self, record: GroupRecord, voters: Voters, why: str, facts: Facts) -> list[Action]:
+        """Have the coordinator take a record with other voters, in a new epoch of ours."""
         changed = replace(
             record, voters=voters, acks=majority(len(voters)), prior=record.voters, prior_acks=record.acks
         )
         epoch = max(record.epoch, self.known_epoch) + 1
-        self.change = changed.led_by(self.member, epoch, at_ms=facts.wall_ms, why="the voters change")
-        return "", [Swap(self.change, self.revision)]
+        self.change = changed.led_by(self.member, epoch, at_ms=facts.wall_ms, why=why)
+        return [Swap(self.change, self.revision)]
+
+    def take_out(self, facts: Facts) -> list[Action]:
+        """Have a voter vote no longer that has been away for long, where that is wanted."""
+        record, now = self.record, facts.now
+        self.present_at |= dict.fromkeys(facts.present, now)
+        if not self.copies_min or record is None or self.change is not None or record.paused:
+            return []
+        if record.prior or record.loss or not facts.seat or now - self.asked_at < REPLICA_GONE_S:
+            return []
+        there = facts.present | {self.member}
+        away = [
+            (now - self.present_at.get(member, self.since), member)
+            for member, _ in record.voters
+            if member not in there
+        ]
+        away_s, member = max(away, default=(0.0, NOBODY))
+        rest = tuple(voter for voter in record.voters if voter[0] != member)
+        if away_s < OUT_S or majority(len(rest)) < self.copies_min:
+            return []
+        if len(there.intersection(dict(record.voters))) < record.seals:
+            return []  # nobody would lead
+        self.asked_at = now
+        out = tuple(sorted({*record.out, member}))
+        why = f"member {member} was away for {away_s:.0f} s"
+        return self.name_voters(replace(record, out=out), rest, why, facts)
 
     def forget_prior(self, facts: Facts) -> list[Action]:
         """Have the prior voters forgotten once enough of the new ones have adopted the epoch (R10e).

@@ -609,3 +609,64 @@ def test_a_store_is_emptied_for_the_leader_only_and_nobody_stands_or_promises_me
     assert found.asked_to_seal(6, 3, FACTS) == ("", [Promise(6, 3)])
     candidate = sealing()
     assert "is sealing" in candidate.begin_emptying(6, 1)
+
+
+BOTH = ((1, SEATS[1]), (2, SEATS[2]))
+
+
+def surviving(copies_min: int, voters: int) -> tuple[Election, Facts]:
+    """Return a leader, and what it knows when the others are just gone."""
+    found = leading()
+    found.copies_min = copies_min
+    record = replace(
+        found.record or RECORD,
+        voters=tuple((member, SEATS[member]) for member in range(1, voters + 1)),
+        acks=voters // 2 + 1,
+        leader=1,
+        epoch=6,
+    )
+    found.learned(record, 20, GONE)
+    return found, replace(GONE, promised=6, promised_to=1)
+
+
+def test_a_survivor_takes_out_who_is_away_where_so_few_copies_may_commit() -> None:
+    found, facts = surviving(1, 2)
+    for second in range(1, 15):
+        assert found.tick(replace(facts, now=100.0 + second)) == []
+    (swap,) = found.tick(replace(facts, now=115.0))
+    assert isinstance(swap, Swap)
+    record = swap.record
+    assert (record.voters, record.acks, record.prior, record.out) == (((1, SEATS[1]),), 1, BOTH, (2,))
+    assert record.history[0].why == "member 2 was away for 15 s" and record.epoch == 7
+    (close,) = found.swapped(True, record, 21, facts)
+    assert isinstance(close, Close)
+    found.closed(facts)
+    (opening,) = found.promised(seal(1, 7), facts)
+    assert opening == Open(record), "the survivor's seal is enough of both"
+    found.opened(facts)
+    (swap,) = found.tick(replace(facts, now=130.0))
+    assert isinstance(swap, Swap) and swap.record == replace(record, prior=(), prior_acks=0)
+    found.swapped(True, swap.record, 22, facts)
+    why, (swap,) = found.change_voters(BOTH, replace(facts, now=140.0))
+    assert why == "" and isinstance(swap, Swap) and swap.record.out == ()
+
+
+@pytest.mark.parametrize(
+    ("copies_min", "voters", "present"),
+    [(0, 2, ()), (2, 2, ()), (1, 2, (2,)), (1, 3, ()), (4, 5, (2, 3)), (5, 7, (2, 3, 4))],
+)
+def test_nobody_is_taken_out_otherwise(copies_min: int, voters: int, present: tuple[int, ...]) -> None:
+    found, facts = surviving(copies_min, voters)
+    for second in range(1, 40):
+        assert found.tick(replace(facts, now=100.0 + second, present=frozenset(present))) == []
+
+
+def test_one_is_taken_out_at_a_time_and_who_comes_back_is_not() -> None:
+    found, facts = surviving(2, 5)
+    for second in range(1, 10):
+        assert found.tick(replace(facts, now=100.0 + second, present=frozenset({2, 3, 4}))) == []
+    for second in range(10, 15):
+        assert found.tick(replace(facts, now=100.0 + second, present=frozenset({2, 3}))) == []
+    (swap,) = found.tick(replace(facts, now=115.0, present=frozenset({2, 3})))
+    assert isinstance(swap, Swap) and swap.record.out == (5,), "member 4 was there until lately"
+    assert found.tick(replace(facts, now=117.0, present=frozenset({2, 3}))) == []
