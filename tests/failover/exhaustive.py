@@ -72,6 +72,12 @@ CASES: Final[dict[str, Case]] = {
             begin=COPIED,
         ),
         Case("a restored store", left=Left(restores=1)),
+        Case(
+            "an accepted loss",
+            epochs_max=4,
+            left=Left(power_cuts=1, losses=1),
+            begin=(*COPIED, "0 commits up to 1 in epoch 1"),
+        ),
         Case("an observer", entries_max=2, observer=True),
         Case(
             "voters change",

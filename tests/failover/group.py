@@ -20,6 +20,7 @@ class Member(NamedTuple):
     """One member, with its disk.
 
     Attributes:
+        gone: for good, as an operator has said; what it may come back with is another disk.
         promised, promised_to: the newest epoch it has promised itself to, and to which candidate.
         follows: the epoch of the leader whose stream it takes; 0 if it has none.
         votes: whether its seals count; not after it may have lost acknowledged entries.
@@ -34,15 +35,19 @@ class Member(NamedTuple):
     follows: int = 0
     votes: bool = True
     link: int = 0
+    gone: bool = False
 
 
 class Record(NamedTuple):
-    """The group's record in the coordinator's store."""
+    """The group's record in the coordinator's store; `loss`: an operator has accepted one in this epoch,
+    and the voters have not adopted one since; 0: none was.
+    """
 
     epoch: int
     leader: int
     voters: Voters
     prior: Voters
+    loss: int = 0
 
 
 class Candidacy(NamedTuple):
@@ -53,6 +58,7 @@ class Candidacy(NamedTuple):
     voters: Voters
     prior: Voters
     seals: tuple[tuple[int, int, int, int], ...]
+    loss: int = 0
 
 
 class Pages(NamedTuple):
@@ -100,6 +106,7 @@ class Left(NamedTuple):
     disks: int = 0
     restores: int = 0
     changes: int = 0
+    losses: int = 0
 
 
 class Group(NamedTuple):

@@ -240,6 +240,31 @@ RULES: Final[dict[str, Rule]] = {
         ),
         Rule("R12'", "A classic slave never counts.", ("an observer",), LOST, "observer", 100),
         Rule(
+            "R14",
+            "Once an operator has accepted a loss, an election needs the seals of all voters of its record.",
+            ("an accepted loss",),
+            CUT,
+            note="Level 1 only: that the others are really gone can't be said of a random history.",
+        ),
+        Rule(
+            "R14b",
+            "Elections copy that a loss was accepted.",
+            ("an accepted loss",),
+            CUT,
+        ),
+        Rule(
+            "R14c",
+            "That is over as so many voters as commit have adopted an epoch since.",
+            ("an accepted loss",),
+            CUT,
+        ),
+        Rule(
+            "R14d",
+            "Who may have lost something votes in the epoch in which a loss was accepted, and not after it.",
+            ("an accepted loss",),
+            CUT,
+        ),
+        Rule(
             "R13",
             "A follower cuts at the consistent point of the epoch lists before it takes entries.",
             ("elections",),

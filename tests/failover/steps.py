@@ -12,6 +12,7 @@ steps are not taken. So nothing here is about time, and no order of events is le
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import combinations
 
 from failover.group import (
     NOBODY,
@@ -107,12 +108,13 @@ class Steps:
             electable = record.voters if "R10f" in self.off else (*record.voters, *record.prior)
             if (
                 epoch > self.case.epochs_max
-                or not member.votes
+                or not (member.votes or (record.loss and "R14d" in self.off))
+                or member.gone
                 or not self.named(electable, candidate, member)
             ):
                 continue
             prior = () if "R10c" in self.off else record.prior
-            new = Record(epoch, candidate, record.voters, prior)
+            new = Record(epoch, candidate, record.voters, prior, 0 if "R14b" in self.off else record.loss)
             yield f"{candidate} swaps epoch {epoch}", self.candidacy(group, new), None
 
     def candidacy(self, group: Group, record: Record) -> Group:
@@ -120,7 +122,7 @@ class Steps:
         group = promise(group, record.leader, record.epoch, record.leader, keep_stream=False)
         member = group.members[record.leader]
         seal = (record.leader, member.seat, last_epoch(member.epochs), len(member.log))
-        new = Candidacy(record.epoch, record.leader, record.voters, record.prior, (seal,))
+        new = Candidacy(record.epoch, record.leader, record.voters, record.prior, (seal,), record.loss)
         return group._replace(record=record, candidacies=(*group.candidacies, new))
 
     def seals(self, group: Group) -> Iterator[Step]:
@@ -128,10 +130,17 @@ class Steps:
         for index, candidacy in enumerate(group.candidacies):
             sealed = {seal[0] for seal in candidacy.seals}
             for at, member in enumerate(group.members):
-                if at in sealed or not self.may_promise(member, candidacy.epoch, candidacy.member):
+                if (
+                    at in sealed
+                    or member.gone
+                    or not self.may_promise(member, candidacy.epoch, candidacy.member)
+                ):
                     continue
                 after = promise(group, at, candidacy.epoch, candidacy.member, keep_stream="R3a" in self.off)
-                if not member.votes:
+                waived = candidacy.loss == candidacy.epoch or ("R14d" in self.off and candidacy.loss)
+                if waived and not member.votes:
+                    after = with_member(after, at, after.members[at]._replace(votes=True))
+                elif not member.votes:
                     if after is not group:
                         yield f"{at} promises epoch {candidacy.epoch}, without a vote", after, None
                     continue
@@ -168,6 +177,10 @@ class Steps:
         """A candidate with enough seals leads, if no seal is better than its own; else it gives up."""
         for candidacy in group.candidacies:
             enough = self.sealed_by(candidacy.voters, candidacy)
+            if (
+                candidacy.loss and "R14" not in self.off
+            ):  # all of them, since no commit is known to meet fewer
+                enough = {seal[:2] for seal in candidacy.seals}.issuperset(candidacy.voters)
             if candidacy.prior and "R10" not in self.off:
                 enough = enough and self.sealed_by(candidacy.prior, candidacy, by_id="R10b" in self.off)
             if not enough and "R2" not in self.off:
@@ -213,7 +226,7 @@ class Steps:
         if "R8" in self.off and len(source.log) > leader.start:
             answers.append((source.epochs, leader.start))
         for at, member in enumerate(group.members):
-            if at == leader.member or member.follows == leader.epoch:
+            if at == leader.member or member.follows == leader.epoch or member.gone:
                 continue
             if member.promised > leader.epoch or not self.may_promise(member, leader.epoch, leader.member):
                 continue
@@ -355,11 +368,13 @@ class Steps:
         record = group.record
         if (record.epoch, record.leader) != (leader.epoch, leader.member):
             return
+        if record.loss and (self.adopters(group, leader) or "R14c" in self.off):
+            yield "the loss is over", group._replace(record=record._replace(loss=0)), None
         if record.prior and (leader.commit >= leader.start or "R10e" in self.off):
             yield "the prior voters are cleared", group._replace(record=record._replace(prior=())), None
         if not group.left.changes or record.epoch >= self.case.epochs_max:
             return
-        if record.prior and "R10d" not in self.off:
+        if (record.prior and "R10d" not in self.off) or record.loss:
             return
         left = group.left._replace(changes=group.left.changes - 1)
         for ids in self.case.voter_sets:
@@ -368,6 +383,49 @@ class Steps:
                 new = Record(record.epoch + 1, leader.member, voters, record.voters)
                 after = self.candidacy(group._replace(left=left), new)
                 yield f"{leader.member} swaps epoch {new.epoch} with voters {voters}", after, None
+
+    def adopters(self, group: Group, leader: Leader) -> bool:
+        """Return whether enough voters have adopted a leader's epoch, and hold all up to its start."""
+        count = sum(
+            self.named(leader.voters, at, member) and (at == leader.member or self.counts(leader, at, member))
+            for at, member in enumerate(group.members)
+        )
+        return count >= self.case.commits(leader.voters)
+
+    def losses(self, group: Group) -> Iterator[Step]:
+        """An operator says that some members are gone for good, and that the best of the others is to lead.
+
+        It is said where no election can succeed without them. They are gone: what they led ends, and what was
+        committed counts as far as the best of the others has it.
+        """
+        record, left = group.record, group.left
+        epoch = max(record.epoch, *(member.promised for member in group.members)) + 1
+        if not left.losses or epoch > self.case.epochs_max:
+            return
+        ids = range(len(group.members))
+        some = (frozenset(each) for count in ids[1:] for each in combinations(ids, count))
+        for stay in some:
+            there = [at for at in stay if self.named(record.voters, at, group.members[at])]
+            voting = sum(group.members[at].votes for at in there)
+            if not there or voting >= seals(len(record.voters), self.case.commits(record.voters)):
+                continue
+            best = max(
+                there, key=lambda at: (last_epoch(group.members[at].epochs), len(group.members[at].log))
+            )
+            after = group._replace(left=left._replace(losses=left.losses - 1))
+            for at in set(ids) - stay:
+                after = self.restart(after, at, after.members[at]._replace(gone=True))
+            for leader in after.leaders:  # nobody of those that stay has a majority
+                after = self.restart(after, leader.member, after.members[leader.member])
+            log = group.members[best].log
+            kept = 0
+            while kept < min(len(log), len(group.truth)) and log[kept] == group.truth[kept][0]:
+                kept += 1
+            after = after._replace(truth=group.truth[:kept])
+            after = with_member(after, best, after.members[best]._replace(votes=True))
+            voters = tuple((at, group.members[at].seat) for at in sorted(there))
+            new = Record(epoch, best, voters, (), epoch)
+            yield f"{sorted(stay)} stay, {best} swaps epoch {epoch}", self.candidacy(after, new), None
 
     def observations(self, group: Group, leader: Leader) -> Iterator[Step]:
         """A classic slave takes the next entry: whoever reads there sees it at once."""
@@ -386,8 +444,9 @@ class Steps:
     # Faults
 
     def faults(self, group: Group) -> Iterator[Step]:
-        """Restarts, power cuts, replaced disks, and a store that is restored from a backup."""
+        """Restarts, power cuts, replaced disks, a store that is restored from a backup, an accepted loss."""
         left = group.left
+        yield from self.losses(group)
         for at, member in enumerate(group.members):
             if left.restarts:
                 fewer = group._replace(left=left._replace(restarts=left.restarts - 1))

@@ -2,12 +2,16 @@
 
 import json
 import shutil
+import signal
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
+from brokerapi import message
 from electionkit import ElectedGroup, Member, bodies_of
 from processes import until
 from whimbrel.cli.main import main
@@ -152,3 +156,176 @@ def test_a_group_shrinks_and_grows(group: ElectedGroup, run: Replication) -> Non
     gone.start()
     until(lambda: run("voters", NAME, "--set", "1,2,3").code == 0, timeout=10)
     until(lambda: run("status").code == 0, timeout=15, what="a group in order")
+
+
+def send(member: Member, topic: str, body: bytes, message_id: str, **properties: object) -> int:
+    """Send a message with an id of our choice; return the answer's code."""
+    one = message(topic, body, message_id=message_id, **properties)
+    return int(member.peer("SendMessage", messages=[one]).status.code)
+
+
+def test_what_was_cut_is_listed_shown_and_put_back_once(group: ElectedGroup, run: Replication) -> None:
+    leader = group.await_leader()
+    others = [member for member in group.members.values() if member is not leader]
+    assert "nothing was cut" in run("cut", "list").err
+    assert main(("topic", "create", "late", "--type", "delay", "--endpoint", group.endpoint)) == 0
+    for member in others:
+        member.replicator.signal(signal.SIGSTOP)
+    due = datetime.now(UTC) + timedelta(seconds=10)
+    with ThreadPoolExecutor() as pool:  # each waits until it is told that it is not committed
+        codes = [
+            pool.submit(send, leader, "t", b"lost", "id-lost"),
+            pool.submit(send, leader, "t", b"sent again", "id-again"),
+            pool.submit(
+                send, leader, "late", b"later", "id-late", message_type=v2.DELAY, delivery_timestamp=due
+            ),
+        ]
+    assert {code.result() for code in codes} == {v2.SLAVE_PERSISTENCE_TIMEOUT}
+    leader.kill()
+    for member in others:  # what came to their sockets is gone with them
+        member.replicator.kill()
+        member.replicator.start()
+    successor = group.await_leader()
+    until(lambda: send(successor, "t", b"sent again", "id-again") == v2.OK, timeout=10)
+    leader.start()
+    until(lambda: run("status").code == 0, timeout=15, what="a group in order")
+    (cut,) = json.loads(run("cut", "list", "-o", "json").out)
+    assert cut["member"] == leader.number and cut["records"] == 3 and cut["replayed"] == "no"
+    assert cut["epoch"] == 1 and cut["to"] - cut["from"] == cut["bytes"]
+    shown = json.loads(run("cut", "show", cut["cut"], "-n", "1", "-o", "json").out)
+    rest = json.loads(run("cut", "show", cut["cut"], "--from", str(shown["next"]), "-o", "json").out)
+    ids = [each["message_id"] for each in (*shown["records"], *rest["records"])]
+    assert sorted(ids) == ["id-again", "id-late", "id-lost"] and rest["next"] == -1
+    dry = run("cut", "replay", cut["cut"], "--dry-run")
+    assert dry.code == 0 and "2 would be put back, 1 are in their topics already" in dry.err
+    assert b"lost" not in bodies_of(successor.peer)
+    done = run("cut", "replay", cut["cut"])
+    assert done.code == 0 and "2 put back, 1 are in their topics already, 0 refused" in done.err
+    again = run("cut", "replay", cut["cut"])
+    assert again.code == 0 and "2 put back, 1 were there, 0 refused; --again goes" in again.err
+    repeated = run("cut", "replay", cut["cut"], "--again", "-o", "json")
+    assert json.loads(repeated.out)["present"] == 3
+    (cut,) = json.loads(run("cut", "list", "--member", str(leader.number), "-o", "json").out)
+    assert cut["replayed"] == "yes"
+    assert sorted(bodies_of(successor.peer)) == [b"first", b"lost", b"sent again"]
+    until(lambda: bodies_of(successor.peer, "late") == [b"later"], timeout=30, what="the delayed one")
+    unknown = run("cut", "show", "1-2-3")
+    assert unknown.code == 1 and "cut list" in unknown.err
+    nobody = run("cut", "list", "--member", "9")
+    assert nobody.code == 1 and "there is no member 9 now; there are broker-a" in nobody.err
+
+
+def test_two_of_three_are_lost_for_good(group: ElectedGroup, run: Replication) -> None:
+    leader = group.await_leader()
+    survivor = other(group, leader)
+    last = other(group, leader, survivor)
+    needless = run("failover", NAME, "--to", str(survivor.number))
+    assert needless.code == 1 and "hears a leader" in needless.err
+    last.kill()
+    until(lambda: survivor.peer.send("t", b"of two").status.code == v2.OK, timeout=10)
+    survivor.replicator.signal(signal.SIGSTOP)  # it takes nothing more
+    assert send(leader, "t", b"only the leader has it", "id-lost") == v2.SLAVE_PERSISTENCE_TIMEOUT
+    leader.kill()
+    survivor.replicator.kill()
+    survivor.replicator.start()
+    with pytest.raises(AssertionError, match="a leader"):
+        group.await_leader(timeout=4)
+    assert "`whimbrel replication failover` shows what would be lost" in run("status").err
+    number = str(survivor.number)
+    plan = run("failover", NAME, "--to", number)
+    assert plan.code == 0 and "nothing was done" in plan.err and "does not answer" in plan.out
+    absent = run("failover", NAME, "--to", str(last.number))
+    assert absent.code == 1 and f"member {last.number} of {NAME} is not there" in absent.err
+    done = run("failover", NAME, "--to", number, "--accept-loss", "--yes")
+    assert done.code == 0, done.err
+    assert f"member {number} leads epoch 2; members {number} vote" in done.err
+    assert turns(run)[0][2].startswith("an operator accepted")
+    assert survivor.peer.send("t", b"goes on").status.code == v2.OK
+    for lost in (leader, last):  # they are back after all, and vote no more
+        lost.start()
+    until(lambda: len(survivor.view().slaves) == 2, timeout=20, what="followers")
+    until(lambda: run("voters", NAME, "--set", "1,2,3").code == 0, timeout=10)
+    until(lambda: run("status").code == 0, timeout=15, what="a group in order")
+    (cut,) = json.loads(run("cut", "list", "-o", "json").out)
+    assert cut["member"] == leader.number and cut["records"] == 1
+    assert run("cut", "replay", cut["cut"]).code == 0
+    now = group.await_leader()
+    assert sorted(bodies_of(now.peer)) == [b"first", b"goes on", b"of two", b"only the leader has it"]
+
+
+def test_a_member_whose_store_is_emptied_follows_anew(group: ElectedGroup, run: Replication) -> None:
+    leader = group.await_leader()
+    emptied = other(group, leader)
+    last = other(group, leader, emptied)
+    number = str(emptied.number)
+    until(lambda: run("status").code == 0, timeout=10, what="a group in order")
+    last.replicator.kill()
+    until(lambda: len(leader.view().slaves) == 1, timeout=10)
+    refused = run("reinit", NAME, "--member", number, "--yes")
+    assert refused.code == 1 and "and 2 have to" in refused.err
+    last.replicator.start()
+    own = run("reinit", NAME, "--member", str(leader.number), "--yes")
+    assert own.code == 1 and "have another one lead first" in own.err
+    assert "member 9 is not there" in run("reinit", NAME, "--member", "9", "--yes").err
+    until(lambda: len(leader.view().slaves) == 2, timeout=10)
+    assert leader.peer.send("t", b"second").status.code == v2.OK
+    until(lambda: run("reinit", NAME, "--member", number, "--yes").code == 0, timeout=10)
+    assert "is emptied" in emptied.replicator.log_tail(20)
+    until(lambda: run("status").code == 0, timeout=15, what="a group in order")
+    assert emptied.view().election.may_lead and sorted(bodies_of(emptied.peer)) == [b"first", b"second"]
+    last.kill()  # now its copies count
+    until(lambda: leader.peer.send("t", b"after").status.code == v2.OK, timeout=10)
+
+
+@pytest.mark.slow
+def test_a_member_that_lacks_what_its_leader_no_longer_has_is_told_what_to_do(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with ElectedGroup(tmp_path, disk_used_ratio_max=0.0, disk_clean_ratio=0.0) as group:
+        run = Replication(capsys, group)
+        leader = group.await_leader()
+        until(lambda: leader.peer.send("t", b"first").status.code == v2.OK, timeout=10)
+        behind = other(group, leader)
+        last = other(group, leader, behind)
+        number = str(behind.number)
+        behind.kill()
+        until(lambda: leader.peer.send("t", b"x").status.code == v2.OK, timeout=10)
+        peer = leader.peer
+        for _ in range(30):
+            assert peer.send("t", bytes(100_000)).status.code == v2.OK
+        until(lambda: leader.view().log_begin > 0, timeout=30, what="a shorter log")
+        behind.start()
+        until(lambda: f"reinit {NAME} --member {number}` does that" in run("status").err, timeout=15)
+        done = run("reinit", NAME, "--member", number, "--yes")
+        assert done.code == 0, done.err
+        until(lambda: behind.view().log_end == leader.view().log_end, timeout=20)
+        view = behind.view()
+        assert view.log_begin == leader.view().log_begin and view.election.may_lead
+        last.kill()  # now its copies and its seal count
+        leader.kill()
+        last.start()
+        now = group.await_leader()
+        until(lambda: now.peer.send("u", b"after").status.code == v2.OK, timeout=10)
+        assert b"after" in bodies_of(now.peer, "u")
+
+
+@pytest.mark.slow
+def test_the_survivor_of_two_goes_on_alone_where_one_copy_is_enough(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with ElectedGroup(tmp_path, members=2, copies_min=1) as group:
+        run = Replication(capsys, group)
+        leader = group.await_leader()
+        until(lambda: leader.peer.send("t", b"first").status.code == v2.OK, timeout=10)
+        leader.kill()
+        survivor = other(group, leader)
+        until(lambda: survivor.peer.send("t", b"alone").status.code == v2.OK, timeout=40)
+        status = run("status")
+        assert status.code == 1 and f"member {leader.number} was away, and votes no longer" in status.err
+        leader.start()
+        until(lambda: len(survivor.view().slaves) == 1, timeout=15, what="a follower")
+        assert run("voters", NAME, "--set", "1,2").code == 0
+        until(lambda: run("status").code == 0, timeout=15, what="a group in order")
+        survivor.kill()
+        until(lambda: leader.peer.send("t", b"the other one").status.code == v2.OK, timeout=40)
+        assert sorted(bodies_of(leader.peer)) == [b"alone", b"first", b"the other one"]

@@ -24,7 +24,7 @@ import fcntl
 import gc
 import logging
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -132,6 +132,7 @@ class Broker:
                     machine=self.machine,
                     switch=self.switch_elected,
                     drain=self.drain,
+                    reopen=self.reopen,
                 )
                 self.undo.callback(self.elector.release)
                 first = replace(first, role="slave")
@@ -217,10 +218,24 @@ class Broker:
             NotReady: the broker stops.
         """
         options = replace(self.options, role=name, id=broker_id)
+        await self.run_change(options)
+        logger.info("%s is a %s with id %d now", options.name, name, broker_id)
+
+    async def reopen(self, work: Callable[[], Awaitable[None]]) -> None:
+        """End the role, have something done to the closed store, and begin the same role anew.
+
+        The role begins also after an error of `work`, which is raised then; other errors as `switch`.
+        """
+        await self.run_change(self.options, work)
+
+    async def run_change(
+        self, options: BrokerOptions, between: Callable[[], Awaitable[None]] | None = None
+    ) -> None:
+        """Change the role in a task that a stop ends; errors as `switch`."""
         async with self.switching:
             if self.stopped:
                 raise NotReady(STOPPING)
-            task = self.switch_task = asyncio.create_task(self.change_role(options))
+            task = self.switch_task = asyncio.create_task(self.change_role(options, between))
             try:
                 await asyncio.wait([task])
             finally:
@@ -231,14 +246,15 @@ class Broker:
             if task.cancelled():
                 raise NotReady(STOPPING)
             task.result()
-        logger.info("%s is a %s with id %d now", options.name, name, broker_id)
 
     async def switch_elected(self, name: BrokerRole) -> None:
         """Give this broker the role for which its elector has been told to; errors as `switch`."""
         await self.switch(name, self.options.id)
 
-    async def change_role(self, options: BrokerOptions) -> None:
-        """End the role, if there is one, and begin the next."""
+    async def change_role(
+        self, options: BrokerOptions, between: Callable[[], Awaitable[None]] | None = None
+    ) -> None:
+        """End the role, if there is one, have something done to the closed store, and begin the next."""
         role, self.role = self.role, None
         if role is not None:
             try:
@@ -246,7 +262,11 @@ class Broker:
             finally:
                 self.suspend()
                 await role.stop(SWITCHING, unconfirmed=ReplicaTimeout)
-        await self.begin_role(options)
+        try:
+            if between is not None:
+                await between()
+        finally:
+            await self.begin_role(options)
 
     async def begin_role(self, options: BrokerOptions) -> None:
         """Start a role; it is this broker's once it serves."""
@@ -274,8 +294,8 @@ class Broker:
         self.services = list(services)
         if self.elector is not None:
             self.services += [
-                election_service(options.name, self.elector),
-                election_admin_service(self.elector),
+                election_service(options.name, self.elector, self.elector.operations),
+                election_admin_service(self.elector, self.elector.operations),
             ]
         if context.server is not None:
             context.server.replace(self.services)

@@ -79,6 +79,13 @@ class BrokerOptions:
     voters: tuple[str, ...] = option(
         (), help="majority: ids of the members whose copies count; with a configured master 0 is among them"
     )
+    copies_min: int = option(
+        0,
+        minimum=0,
+        maximum=7,
+        help="elected: a voter that is away for 15 s votes no longer, as long as so many copies still commit;"
+        " 1 lets the survivor of two go on alone; 0: never",
+    )
     coordinator: str = option(
         "none",
         help="who keeps the record of a group that elects its leader: nameserver (the first one),"
@@ -196,6 +203,8 @@ class BrokerOptions:
         place = parse_coordinator(self.coordinator)
         self.check_access(place.kind)
         if not self.elects:
+            if self.copies_min:
+                raise ValueError("copies_min: only a group that elects its leader changes its voters")
             if self.role == "elected":
                 raise ValueError("role: who is elected needs a coordinator, such as --coordinator nameserver")
             if (self.role == "master") != (self.id == 0):
@@ -205,6 +214,11 @@ class BrokerOptions:
             return
         if place.kind == "nameserver" and not place.addresses and not self.nameservers:
             raise ValueError("coordinator: there is no nameserver that could be it")
+        if self.copies_min and self.flush != "sync":
+            raise ValueError(
+                "copies_min: needs flush sync, since a member that is alone may lose in a power cut what it"
+                " has answered, and would not be elected afterwards"
+            )
         if self.replication != "majority":
             raise ValueError(
                 "coordinator: only a group that commits by majority elects, set replication to it"

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from whimbrel.cli import cuts
 from whimbrel.cli.endpoint import EndpointOption, resolve_endpoint
 from whimbrel.cli.lazy import examples, group
 from whimbrel.cli.output import Format, OutputOption, emit, note, plain, print_table, size_text
@@ -31,11 +32,13 @@ from whimbrel.model.health import (
 
 if TYPE_CHECKING:
     from whimbrel.client import BrokerStatus, Cluster, ReplicationStatus, SlaveStatus, sync
+    from whimbrel.model.elections import FailoverPlan
     from whimbrel.model.group_record import GroupRecord
 
 __all__ = ["COLUMNS", "OPTIONAL", "app", "rows_of"]
 
-app = group("Show who follows whom, and how far; have another member lead.")
+app = group("Show who follows whom, and how far; have another member lead; mend a group.")
+app.add_typer(cuts.app, name="cut")
 
 COLUMNS = (
     "broker",
@@ -157,13 +160,9 @@ def switchover(
 
     with sync.Admin(resolve_endpoint(endpoint)) as admin:
         member = admin.switchover(name, to or 0)
-        deadline = time.monotonic() + SWITCHOVER_S
-        while time.monotonic() < deadline:
-            masters = [broker for broker in admin.cluster().masters() if broker.broker_name == name]
-            if any(master.member_id == member and master.writable for master in masters):
-                note(f"{name}: member {member} leads")
-                return
-            time.sleep(LOOK_S)
+        if await_leader(admin, name, member):
+            note(f"{name}: member {member} leads")
+            return
     note(f"{name}: the leader has resigned, and member {member} does not take messages yet; see its log")
     raise typer.Exit(1)
 
@@ -208,17 +207,154 @@ def voters(
     """
     from whimbrel.client import sync
 
-    ids = members.split(",")
-    if not all(each.isascii() and each.isdecimal() and 0 < int(each) < 64 for each in ids):
-        raise typer.BadParameter(
-            f"{members!r}: write ids from 1 to 63 with commas between them", param_hint="--set"
-        )
+    ids = ids_of(members, "--set")
     with sync.Admin(resolve_endpoint(endpoint)) as admin:
-        epoch = admin.set_voters(name, {int(each) for each in ids})
+        epoch = admin.set_voters(name, ids)
     if epoch:
         note(f"{name}: members {members} vote from epoch {epoch} on, which the leader stands for now")
     else:
         note(f"{name}: these members vote already")
+
+
+@app.command(
+    epilog=examples(
+        "whimbrel replication reinit broker-a --member 2",
+        "whimbrel replication reinit broker-a --member 2 --yes",
+    )
+)
+def reinit(
+    name: NameArgument,
+    member: Annotated[int, typer.Option("--member", min=1, max=63, help="Whose store: its member id.")],
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    endpoint: EndpointOption = "",
+) -> None:
+    """Empty a member's store, so that it follows anew from where the leader's log begins.
+
+    For a member that lacks what the leader no longer has, or whose log is damaged. Its processes go on. It
+    keeps what it has promised, and what was cut off its log; it votes again by itself once it has all that is
+    committed. Refused for the leader, and while too few others hold what is committed. A member whose broker
+    or replicator does not start: `whimbrel store reinit`.
+    """
+    from whimbrel.client import sync
+
+    if not yes:
+        typer.confirm(f"Empty the store of member {member} of {name}?", abort=True, err=True)
+    with sync.Admin(resolve_endpoint(endpoint)) as admin:
+        admin.reinit(name, member)
+    note(
+        f"{name}: the store of member {member} is empty, and it follows anew; `whimbrel replication status`"
+        " shows how far it is"
+    )
+
+
+@app.command(
+    epilog=examples(
+        "whimbrel replication failover broker-a --to 3",
+        "whimbrel replication failover broker-a --to 3 --accept-loss",
+        "whimbrel replication failover broker-a --to 3 --accept-loss --voters 3",
+    )
+)
+def failover(
+    name: NameArgument,
+    to: Annotated[int, typer.Option("--to", min=1, max=63, help="Who is to lead: its member id.")],
+    accept_loss: Annotated[
+        bool, typer.Option("--accept-loss", help="What only those hold that do not answer may be lost.")
+    ] = False,
+    members: Annotated[
+        str,
+        typer.Option(
+            "--voters",
+            metavar="IDS",
+            help="Who votes afterwards: 2,3. Default: all voters that answer.",
+            show_default=False,
+        ),
+    ] = "",
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    endpoint: EndpointOption = "",
+    output: OutputOption = Format.TABLE,
+) -> None:
+    """Have a member lead where no election can succeed any more: too many members are gone for good.
+
+    MESSAGES THAT WERE ANSWERED MAY BE LOST: all that only those members hold that do not answer. Without
+    --accept-loss this only shows what would be. Be sure that they are gone, or stopped: if they are only cut
+    off from this one, they may go on to take messages, which are lost as well. The member must have the log
+    that goes on furthest of all that answer; refused where an election can do without loss. The others vote
+    no longer; when they come back they follow, what only they had is cut and kept for
+    `whimbrel replication cut`, and `whimbrel replication voters` makes them voters again.
+    """
+    from whimbrel.client import sync
+
+    voters = ids_of(members, "--voters") if members else set()
+    with sync.Admin(resolve_endpoint(endpoint)) as admin:
+        plan = admin.failover(name, to, voters)
+        if not accept_loss or output is Format.TABLE:
+            show_plan(name, to, plan, output)
+        if plan.refusal:
+            note(f"{name}: this can't be done: {plan.refusal}")
+            raise typer.Exit(1)
+        if not accept_loss:
+            note("nothing was done; --accept-loss does it")
+            return
+        if not yes:
+            gone = ", ".join(map(str, plan.missing)) or "nobody"
+            typer.confirm(
+                f"Lose for good what only {gone} may hold, and have member {to} lead?", abort=True, err=True
+            )
+        done = admin.failover(name, to, voters, accept_loss=True, revision=plan.revision)
+        led = await_leader(admin, name, to)
+    if output is not Format.TABLE:
+        emit(plain(done) | {"leads": led}, output, columns=(), rows=())
+    if not led:
+        note(
+            f"{name}: member {to} stands in epoch {done.epoch}, and does not take messages yet; see"
+            " `whimbrel replication status` and its log, and repeat this where another member is gone now"
+        )
+        raise typer.Exit(1)
+    note(f"{name}: member {to} leads epoch {done.epoch}; members {', '.join(map(str, done.voters))} vote")
+
+
+def show_plan(name: str, to: int, plan: "FailoverPlan", output: Format) -> None:
+    """Show who answers, how far their logs go, and what may be lost."""
+    rows: list[tuple[Any, ...]] = [
+        (one.member, one.last_epoch, one.log_end, "yes" if one.votes else "may have lost something")
+        for one in plan.answered
+    ]
+    rows += [(member, "?", "?", "does not answer") for member in plan.missing]
+    emit(plan, output, columns=("member", "last epoch", "log end", "votes"), rows=rows)
+    if output is not Format.TABLE or plan.refusal:
+        return
+    end = plan.answered[0].log_end
+    missing = ", ".join(map(str, plan.missing)) or "none"
+    note(
+        f"{name}: do not answer: {missing}. What only they hold is lost: all behind byte {end}, where the log"
+        f" of member {to} ends. As far as that member was told, the log is committed up to {plan.committed};"
+        " more may have been, and been answered"
+    )
+
+
+def await_leader(admin: "sync.Admin", name: str, member: int) -> bool:
+    """Wait until a member leads and takes messages; return False if it does not come to that."""
+    deadline = time.monotonic() + SWITCHOVER_S
+    while time.monotonic() < deadline:
+        masters = [broker for broker in admin.cluster().masters() if broker.broker_name == name]
+        if any(master.member_id == member and master.writable for master in masters):
+            return True
+        time.sleep(LOOK_S)
+    return False
+
+
+def ids_of(text: str, option: str) -> set[int]:
+    """Return the ids that an option names.
+
+    Raises:
+        typer.BadParameter: one is no id.
+    """
+    ids = text.split(",")
+    if not all(each.isascii() and each.isdecimal() and 0 < int(each) < 64 for each in ids):
+        raise typer.BadParameter(
+            f"{text!r}: write ids from 1 to 63 with commas between them", param_hint=option
+        )
+    return {int(each) for each in ids}
 
 
 def look(admin: "sync.Admin") -> "tuple[Cluster, list[View]]":

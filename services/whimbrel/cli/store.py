@@ -28,7 +28,7 @@ from whimbrel.model.properties import KEYS, TAGS
 if TYPE_CHECKING:
     from whimbrel.store.repair import Findings
 
-__all__ = ["dump", "export", "recover", "repair", "store", "verify"]
+__all__ = ["dump", "export", "recover", "reinit", "repair", "store", "verify"]
 
 store = group("Dump, verify, recover, repair and export store directories, also RocketMQ's.")
 
@@ -295,6 +295,25 @@ def repair(
     elif set_aside:
         end = work.set_aside(path, findings)
         note(f"the log ends at {end} now; what was behind is in {path / 'whimbrel' / 'cut'}")
+
+
+@store.command(epilog=examples("whimbrel store reinit /var/lib/whimbrel/broker-a --yes"))
+def reinit(
+    path: PathArgument,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+) -> None:
+    """Empty the store of a member at rest, so that it follows anew when it is started.
+
+    For a member of a group that elects its leader whose processes do not start, with a damaged log for
+    instance; else `whimbrel replication reinit`, which also sees whether enough others hold the log. The
+    member keeps its id and what it has promised, and votes again once it has all that is committed.
+    """
+    from whimbrel.store.emptying import reinit_offline
+
+    if not yes:
+        typer.confirm(f"Remove log, queues and index of {path}?", abort=True, err=True)
+    seat = reinit_offline(path)
+    note(f"{path} is empty: start broker and replicator of member {seat.member}, which follow anew")
 
 
 def show_findings(path: Path, findings: "Findings", output: Format, *, choices: bool) -> None:

@@ -37,13 +37,15 @@ from whimbrel.model.cluster import (
     TopicConfig,
     TopicDescription,
 )
+from whimbrel.model.cuts import CutMark, CutPage, CutStatus, ReplayedPage
+from whimbrel.model.elections import FailoverPlan
 from whimbrel.model.limits import DEAD_LETTERS_MAX
 from whimbrel.model.message import MessageType
 from whimbrel.model.names import DEAD_LETTER_PREFIX
 from whimbrel.model.retry import Customized, Exponential
 from whimbrel.model.route import Queue
 from whimbrel.model.topic import OrderedBy
-from whimbrel.rpc.api import admin_calls, calls, dead_letter_calls, election_admin_calls
+from whimbrel.rpc.api import admin_calls, calls, cut_calls, dead_letter_calls, election_admin_calls
 from whimbrel.rpc.api.calls import Outbound
 from whimbrel.rpc.api.convert import ClientSettings
 from whimbrel.rpc.api.dead_letter_calls import Place
@@ -56,6 +58,7 @@ logger = logging.getLogger(__name__)
 
 READ, WRITE = 4, 2  # permission bits
 ROUTED_S = 2.0  # how long a change of a topic waits for the nameserver; brokers renew every 2 s
+REINIT_TIMEOUT_S = 65.0  # removing a log of many files takes a while
 ADMIN_TIMEOUT_S = 10.0  # for topics with thousands of queues
 # Dead letters a second: what failed once may fail again, and consumers have other work besides.
 REPLAY_RATE = 100.0
@@ -312,9 +315,7 @@ class Admin(BaseClient):
         Raises:
             BadRequest: there is no such broker group.
         """
-        members = [broker for broker in (await self.cluster()).brokers if broker.broker_name == name]
-        if not members:
-            raise BadRequest(f"no broker of {name} is registered")
+        members = await self.members(name)
         await self.ask(members[0], election_admin_calls.pause_elections(paused=paused))
 
     async def set_voters(self, name: str, members: Collection[int]) -> int:
@@ -329,6 +330,109 @@ class Admin(BaseClient):
         """
         (master,) = (await self.named_masters([name]))[:1]
         return await self.ask(master, election_admin_calls.set_voters(members))
+
+    async def reinit(self, name: str, member: int) -> None:
+        """Have the store of a member of a group emptied, so that it follows anew; the leader decides.
+
+        Raises:
+            BadRequest: there is no such group, or that member leads.
+            NotReady: too few others hold the log, or it does not answer.
+        """
+        (master,) = (await self.named_masters([name]))[:1]
+        await self.session.call(master.endpoint(), election_admin_calls.reinit(member), REINIT_TIMEOUT_S)
+
+    async def failover(
+        self,
+        name: str,
+        member: int,
+        voters: Collection[int] = (),
+        *,
+        accept_loss: bool = False,
+        revision: int = 0,
+    ) -> FailoverPlan:
+        """Have a member of a group lead without those that do not answer, or tell what that would come to.
+
+        Args:
+            name: of the broker group.
+            member: that is to lead.
+            voters: ids of those that vote afterwards; empty: of all voters that answer.
+            accept_loss: what only the others hold may be lost.
+            revision: with `accept_loss`: as the plan has told.
+
+        Raises:
+            BadRequest: there is no such group, or that member is not there.
+            NotReady: it can't be; the sentence says why.
+        """
+        brokers = await self.members(name)
+        found = [broker for broker in brokers if broker.member_id == member]
+        if not found:
+            known = ", ".join(str(broker.member_id) for broker in brokers if broker.member_id) or "none"
+            raise BadRequest(f"member {member} of {name} is not there; of its members {known} answer")
+        call = election_admin_calls.failover(voters, accept_loss=accept_loss, revision=revision)
+        return await self.ask(found[0], call)
+
+    async def members(self, name: str = "") -> list[BrokerStatus]:
+        """Return the live brokers of a group, masters and slaves; "" for all groups.
+
+        Raises:
+            BadRequest: none is registered.
+        """
+        brokers = (await self.cluster()).brokers
+        found = [broker for broker in brokers if name in ("", broker.broker_name)]
+        if not found:
+            known = ", ".join(sorted({broker.broker_name for broker in brokers})) or "none"
+            raise BadRequest(f"no broker of {name or 'any group'} is registered; there are {known}")
+        return found
+
+    async def cuts(self, broker: BrokerStatus) -> tuple[CutStatus, ...]:
+        """Return what was cut off a broker's log and is kept there, the oldest first."""
+        return await self.ask(broker, cut_calls.list_cuts())
+
+    async def read_cut(self, broker: BrokerStatus, name: str, position: int = 0, count: int = 0) -> CutPage:
+        """Return a page of the records of a cut: as many as there may be where `count` is 0.
+
+        Raises:
+            BadRequest: there is no such cut.
+        """
+        return await self.ask(broker, cut_calls.read_cut(name, position, count))
+
+    async def mark_cut(self, broker: BrokerStatus, name: str, mark: CutMark) -> None:
+        """Have a broker write down how far a cut of its log was replayed."""
+        await self.ask(broker, cut_calls.mark_cut(name, mark))
+
+    async def replay_cut(
+        self,
+        group: str,
+        member: int,
+        name: str,
+        position: int,
+        *,
+        topics: Collection[str] = (),
+        message_ids: Collection[str] = (),
+        dry_run: bool = False,
+        page: CutPage | None = None,
+    ) -> ReplayedPage:
+        """Have a group's master put a page of what a member has cut back into its topics.
+
+        Args:
+            group: name of the broker group.
+            member: whose store has the cut.
+            name: of the cut.
+            position: of the page.
+            topics, message_ids: only records of these; empty: all.
+            dry_run: nothing is stored.
+            page: the records, from a store that no broker serves.
+
+        Raises:
+            BadRequest: there is no such group, or no such cut.
+            NotReady: that member is not there.
+            Forbidden: records were brought along, and the master accepts none.
+        """
+        (master,) = (await self.named_masters([group]))[:1]
+        call = cut_calls.replay_cut(
+            member, name, position, topics=topics, message_ids=message_ids, dry_run=dry_run, page=page
+        )
+        return await self.ask(master, call)
 
     async def forget_broker(self, name: str) -> dict[str, tuple[str, ...]]:
         """Have all masters let go of a broker group that never comes back.

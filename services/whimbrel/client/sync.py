@@ -32,6 +32,8 @@ from whimbrel.model.cluster import (
     TopicConfig,
     TopicDescription,
 )
+from whimbrel.model.cuts import CutMark, CutPage, CutStatus, ReplayedPage
+from whimbrel.model.elections import FailoverPlan
 from whimbrel.model.message import (
     Filter,
     Message,
@@ -477,6 +479,66 @@ class Admin(Blocking):
     def set_voters(self, name: str, members: Collection[int]) -> int:
         """Have these members of a group vote; return the epoch that completes it, 0 where nothing changes."""
         return self.wait(self.admin.set_voters(name, members))
+
+    def reinit(self, name: str, member: int) -> None:
+        """Have the store of a member of a group emptied, so that it follows anew."""
+        self.wait(self.admin.reinit(name, member))
+
+    def failover(
+        self,
+        name: str,
+        member: int,
+        voters: Collection[int] = (),
+        *,
+        accept_loss: bool = False,
+        revision: int = 0,
+    ) -> FailoverPlan:
+        """Have a member lead without those that do not answer, or tell what that would come to."""
+        return self.wait(
+            self.admin.failover(name, member, voters, accept_loss=accept_loss, revision=revision)
+        )
+
+    def members(self, name: str = "") -> list[BrokerStatus]:
+        """Return the live brokers of a group, "" for all groups."""
+        return self.wait(self.admin.members(name))
+
+    def cuts(self, broker: BrokerStatus) -> tuple[CutStatus, ...]:
+        """Return what was cut off a broker's log and is kept there, the oldest first."""
+        return self.wait(self.admin.cuts(broker))
+
+    def read_cut(self, broker: BrokerStatus, name: str, position: int = 0, count: int = 0) -> CutPage:
+        """Return a page of the records of a cut."""
+        return self.wait(self.admin.read_cut(broker, name, position, count))
+
+    def mark_cut(self, broker: BrokerStatus, name: str, mark: CutMark) -> None:
+        """Have a broker write down how far a cut of its log was replayed."""
+        self.wait(self.admin.mark_cut(broker, name, mark))
+
+    def replay_cut(
+        self,
+        group: str,
+        member: int,
+        name: str,
+        position: int,
+        *,
+        topics: Collection[str] = (),
+        message_ids: Collection[str] = (),
+        dry_run: bool = False,
+        page: CutPage | None = None,
+    ) -> ReplayedPage:
+        """Have a group's master put a page of what a member has cut back into its topics."""
+        return self.wait(
+            self.admin.replay_cut(
+                group,
+                member,
+                name,
+                position,
+                topics=topics,
+                message_ids=message_ids,
+                dry_run=dry_run,
+                page=page,
+            )
+        )
 
     def forget_broker(self, name: str) -> dict[str, tuple[str, ...]]:
         """Have all masters let go of a broker that never comes back; return by master whose topics' message

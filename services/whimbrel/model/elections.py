@@ -11,7 +11,16 @@ from whimbrel.errors import BadRequest
 from whimbrel.model.group_record import EPOCH_MAX, MEMBER_MAX, NOBODY, UUID
 from whimbrel.model.limits import LOG_END_MAX
 
-__all__ = ["ANSWER_WHY_CHARS_MAX", "SealAnswer", "Suspicion", "check_epoch", "check_member_id", "check_uuid"]
+__all__ = [
+    "ANSWER_WHY_CHARS_MAX",
+    "FailoverPlan",
+    "MemberPosition",
+    "SealAnswer",
+    "Suspicion",
+    "check_epoch",
+    "check_member_id",
+    "check_uuid",
+]
 
 ANSWER_WHY_CHARS_MAX: Final = 500
 
@@ -92,6 +101,39 @@ class SealAnswer:
         check_member_id("member", self.member)
         if len(self.why) > ANSWER_WHY_CHARS_MAX:
             raise BadRequest(f"why: {len(self.why)} characters, at most {ANSWER_WHY_CHARS_MAX} are allowed")
+
+
+@dataclass(frozen=True, slots=True)
+class MemberPosition:
+    """How far a member's log goes: the last epoch in its list, its end; and whether it may vote."""
+
+    member: int
+    last_epoch: int
+    log_end: int
+    votes: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailoverPlan:
+    """What a failover that may lose comes to.
+
+    Attributes:
+        epoch: for which the member stands now; 0 where only was asked what would be.
+        revision: of the group's record.
+        answered: the members that answer, the one that is to lead first.
+        missing: ids of the voters that do not.
+        voters: ids of those that vote afterwards; empty where it can't be.
+        committed: so much of the log is, as far as the member that is to lead was told.
+        refusal: why it can't be; "" where it can.
+    """
+
+    epoch: int
+    revision: int
+    answered: tuple[MemberPosition, ...]
+    missing: tuple[int, ...]
+    voters: tuple[int, ...]
+    committed: int
+    refusal: str
 
 
 def check_epoch(field: str, epoch: int) -> None:

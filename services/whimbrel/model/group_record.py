@@ -4,12 +4,13 @@ It is changed by compare-and-set only: at elections, and by operators. As JSON, 
 
     {"v": 1, "group": "<32 hex digits>", "epoch": 7, "leader": 2, "prefer": 0,
      "voters": {"1": "<seat, 32 hex digits>", "2": "...", "3": "..."}, "acks": 2,
-     "prior": null | {"voters": {...}, "acks": 2}, "paused": false,
+     "prior": null | {"voters": {...}, "acks": 2}, "paused": false, "loss": 0, "out": [3],
      "history": [{"epoch": 7, "leader": 2, "at_ms": 1795253239000, "why": "member 1 is silent"}, ...]}
 
 **Quorums.** `acks` copies commit a record, the leader's among them. An election needs `seals` of the voters:
 so many that they meet each group of `acks` of them (rule R2 of `tests/failover/rules.py`). While there are
-`prior` voters an election needs seals of both (R10).
+`prior` voters an election needs seals of both (R10). After an operator has accepted `loss`, it needs the
+seals of all voters, until enough of them have adopted an epoch (`broker/elections/machine.py`).
 
 A seat is the uuid of a member's store: a voter whose store was replaced is none (R9a).
 """
@@ -76,6 +77,8 @@ class GroupRecord:
         acks: how many of them commit a record.
         prior, prior_acks: of before a change that is not yet done; empty and 0 without one.
         paused: an operator wants no elections.
+        out: ids of voters that the leader has taken out, because they were away (`--copies-min`).
+        loss: an operator has accepted a loss in this epoch, and the voters have adopted none since; 0: none.
         history: the newest turn first.
     """
 
@@ -88,12 +91,14 @@ class GroupRecord:
     prior: Voters = ()
     prior_acks: int = 0
     paused: bool = False
+    loss: int = 0
+    out: tuple[int, ...] = ()
     history: tuple[Turn, ...] = ()
 
     @property
     def seals(self) -> int:
         """How many voters must have sealed an election."""
-        return len(self.voters) - self.acks + 1
+        return len(self.voters) if self.loss else len(self.voters) - self.acks + 1
 
     @property
     def prior_seals(self) -> int:
@@ -104,6 +109,11 @@ class GroupRecord:
     def members(self) -> frozenset[int]:
         """Ids of the voters and the prior ones."""
         return frozenset(member for member, _ in (*self.voters, *self.prior))
+
+    @property
+    def waives(self) -> bool:
+        """Whether seals of this epoch count also of voters that may have lost what they acknowledged."""
+        return self.loss == self.epoch
 
     def electable(self, member: int, seat: str) -> bool:
         """Return whether a member with that store may lead; a prior voter may as well (R10f)."""
@@ -133,6 +143,8 @@ class GroupRecord:
             "acks": self.acks,
             "prior": prior,
             "paused": self.paused,
+            "loss": self.loss,
+            "out": list(self.out),
             "history": [
                 {"epoch": turn.epoch, "leader": turn.leader, "at_ms": turn.at_ms, "why": turn.why}
                 for turn in self.history
@@ -168,6 +180,8 @@ class GroupRecord:
             prior=voters_of(prior.get("voters")) if prior else (),
             prior_acks=number(prior, "acks", 1, VOTERS_MAX) if prior else 0,
             paused=bool(fields.get("paused", False)),
+            out=ids_of(fields.get("out", [])),
+            loss=number(fields, "loss", 0, EPOCH_MAX) if "loss" in fields else 0,
             history=tuple(turn_of(turn) for turn in fields.get("history", []))[:HISTORY_MAX],
         )
         record.check()
@@ -236,6 +250,19 @@ def voters_of(found: Any) -> Voters:
     if len(dict(voters)) < len(voters):
         raise BadRequest("a voter is named twice")
     return tuple(sorted(voters))
+
+
+def ids_of(found: Any) -> tuple[int, ...]:
+    """Return ids of members from JSON.
+
+    Raises:
+        BadRequest: they are none.
+    """
+    if not isinstance(found, list) or len(found) > MEMBER_MAX:
+        raise BadRequest("a group's record: out is to be a list of members")
+    if not all(isinstance(each, int) and 0 < each <= MEMBER_MAX for each in found):
+        raise BadRequest(f"a group's record: members have ids from 1 to {MEMBER_MAX}")
+    return tuple(sorted(set(found)))
 
 
 def turn_of(found: Any) -> Turn:

@@ -11,7 +11,7 @@ catches up. One that does not catch up is for an alert over time (`docs/alarms.m
 A group of which no broker is registered is not known to exist, so nobody can miss it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -172,9 +172,26 @@ def election_problem(election: ElectionStatus) -> str:
             " lost what it acknowledged; the second passes once it holds all that is committed, for the first"
             " see `whimbrel replication voters`"
         )
+    if record.out and election.member == record.leader:
+        out, all_ = numbers(record.out), numbers({*record.members, *record.out})
+        return (
+            f"member {out} was away, and votes no longer (`--copies-min`): once it follows again,"
+            f" `whimbrel replication voters NAME --set {all_}`"
+        )
+    if record.loss:
+        return (
+            "an operator has accepted a loss, and the voters have not adopted an epoch yet: until then all of"
+            " them are needed to elect; start them, or repeat `whimbrel replication failover` without those"
+            " that are gone"
+        )
     if record.prior:
         return "the voters are being changed: the new ones have not adopted the epoch yet"
     return ""
+
+
+def numbers(members: Collection[int]) -> str:
+    """Return ids as commands take them."""
+    return ",".join(map(str, sorted(members)))
 
 
 def leads(views: Sequence[View]) -> list[str]:
@@ -197,6 +214,8 @@ def leading(record: GroupRecord) -> str:
         who += f" since {since:%Y-%m-%d %H:%M:%S} UTC ({turn.why})"
     voters = ", ".join(str(member) for member, _ in record.voters)
     text = f"{who}; members {voters} vote, {record.acks} of them commit"
+    if record.loss:
+        text += "; an operator has accepted a loss, and they have not adopted this epoch yet"
     if record.prior:
         text += f"; until now {', '.join(str(member) for member, _ in record.prior)} did"
     return text
@@ -270,7 +289,8 @@ def advice_without_leader(members: Sequence[BrokerStatus]) -> str:
     there = ", ".join(str(member.member_id) for member in members)
     return (
         f"nobody leads: of its members {there} {'is' if len(members) == 1 else 'are'} there; more than half"
-        " of the voters must be, and the coordinator that keeps the group's record: start what is missing"
+        " of the voters must be, and the coordinator that keeps the group's record: start what is missing; if"
+        " too many are gone for good, `whimbrel replication failover` shows what would be lost without them"
     )
 
 

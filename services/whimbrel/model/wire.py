@@ -12,6 +12,7 @@ __all__ = [
     "BULK_SERVICE",
     "CLIENT_ID_HEADER",
     "CLIENT_PEER_HEADER",
+    "CUT_SERVICE",
     "DATE_TIME_HEADER",
     "DEAD_LETTER_SERVICE",
     "ELECTION_ADMIN_SERVICE",
@@ -40,6 +41,7 @@ ADMIN_SERVICE = "whimbrel.admin.v1.AdminService"
 DEAD_LETTER_SERVICE = "whimbrel.admin.v1.DeadLetterService"
 BULK_SERVICE = "whimbrel.bulk.v1.BulkService"
 REGISTRY_SERVICE = "whimbrel.registry.v1.RegistryService"
+CUT_SERVICE = "whimbrel.admin.v1.CutService"
 ELECTION_ADMIN_SERVICE = "whimbrel.admin.v1.ElectionAdminService"
 ELECTION_SERVICE = "whimbrel.replica.v1.ElectionService"
 GROUP_SERVICE = "whimbrel.group.v1.GroupService"

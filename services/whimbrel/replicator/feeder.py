@@ -591,6 +591,10 @@ class Feeder:
                 self.page.refused_offset = error.offset
                 self.page.refused_at_ns = self.loop.machine.monotonic_ns()
             self.loop.ring_broker()
+        member = connection.member
+        if member is not None and not error.ahead and self.page.group and member.member > 0:
+            command = f"whimbrel replication reinit {self.page.broker_name} --member {member.member}"
+            error = OutOfRange(f"{error}: `{command}` does that", offset=error.offset, end=error.end)
         self.not_served(connection, error)
 
     def not_served(self, connection: SlaveConnection, error: PeerError) -> None:

@@ -107,6 +107,7 @@ class Follower:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.loop, self.page, self.options, self.log = loop, loop.page, options, log
+        self.root = Path(options.store)
         self.promises = promises
         self.leader = (0, 0)  # epoch and member id of the leader that is followed, where one is elected
         self.promise_at = 0.0  # when to try again to make a promise that the log could not be synced for
@@ -168,6 +169,8 @@ class Follower:
         if log.failed:
             self.mend_log()
         log.publish()
+        if self.promises is not None and self.promises.asked_to_empty:
+            self.empty(self.promises)
         if self.promises is not None and self.promises.asked and now >= self.promise_at:
             self.promise(self.promises, now)
         if now - self.retention_at > RETENTION_S:
@@ -196,6 +199,17 @@ class Follower:
         if self.ring_due and now - self.rung_at >= RING_INTERVAL_MIN_S:
             self.ring_due, self.rung_at = False, now
             self.loop.ring_broker()
+
+    def empty(self, promises: Promises) -> None:
+        """Have the seat say that the store is to be emptied; the role does it.
+
+        Raises:
+            Repair: it is to be done now.
+            StoreError: the disk refuses.
+        """
+        self.disconnect("this store is to be emptied", logging.WARNING)
+        promises.intend_emptying()
+        raise Repair("an operator has asked for it: this store is emptied, and follows anew")
 
     def last_epoch(self) -> int:
         """Return the last epoch that our log is in, 0 for none.
@@ -275,7 +289,9 @@ class Follower:
     def idle(self) -> bool:
         """Whether neither the broker nor the disk has anything new for us."""
         if self.promises is not None and (
-            (self.promises.asked and self.clock() >= self.promise_at) or self.leader != self.page.elected
+            (self.promises.asked and self.clock() >= self.promise_at)
+            or self.leader != self.page.elected
+            or self.promises.asked_to_empty
         ):
             return False
         if self.sock is None:

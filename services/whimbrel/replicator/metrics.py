@@ -7,6 +7,7 @@ woken it.
 
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from whimbrel.metrics import SECONDS, Family, Histogram, Labels, Number, Trail, build_info
@@ -14,6 +15,8 @@ from whimbrel.probes import Probes
 from whimbrel.replicator.feeder import Feeder
 from whimbrel.replicator.follower import Follower
 from whimbrel.replicator.options import ReplicatorOptions
+from whimbrel.replicator.promises import Promises
+from whimbrel.store.cut import Cut, list_cuts
 from whimbrel.store.shared_page import SharedPage
 
 if TYPE_CHECKING:
@@ -183,8 +186,42 @@ def follower_families(follower: Follower, flushes: Histogram) -> list[Family]:
             help="Bytes of the log that are not on disk.",
             read=lambda: [(("local", "disk"), max(page.written - page.flushed, 0))],
         ),
+        *([] if follower.promises is None else cut_families(follower.root, follower.promises)),
         broker_alive(page),
     ]
+
+
+def cut_families(root: Path, promises: Promises) -> list[Family]:
+    """Return what is known of what was cut off the log of a member that elects its leader."""
+    return [
+        Family(
+            name="whimbrel_cuts",
+            kind="gauge",
+            help="Cuts of the log that are kept for `whimbrel replication cut`.",
+            read=lambda: [((), len(kept_cuts(root)))],
+        ),
+        Family(
+            name="whimbrel_cut_bytes",
+            kind="gauge",
+            unit="By",
+            help="Bytes of the cuts that are kept.",
+            read=lambda: [((), sum(cut.size for cut in kept_cuts(root)))],
+        ),
+        Family(
+            name="whimbrel_cuts_removed_total",
+            kind="counter",
+            help="Cuts that had to go since the start, because of --cut-keep-bytes.",
+            read=lambda: [((), promises.cuts_removed)],
+        ),
+    ]
+
+
+def kept_cuts(root: Path) -> list[Cut]:
+    """Return the cuts that are kept; none where the disk can't tell."""
+    try:
+        return list_cuts(root)
+    except OSError:
+        return []
 
 
 def broker_alive(page: SharedPage) -> Family:

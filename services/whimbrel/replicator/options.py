@@ -70,6 +70,12 @@ class ReplicatorOptions:
     disk_clean_ratio: float = option(
         0.85, minimum=0, maximum=1, help="slave: above it log files go whatever their age"
     )
+    cut_keep_bytes: int = option(
+        1 << 30,
+        minimum=0,
+        help="elected: so much of what was cut off the log is kept for `whimbrel replication cut`; beyond it"
+        " the oldest cuts go, never the newest",
+    )
     trace_to: str = option("", help="spans go to file:PATH or to a collector, http://HOST:PORT; empty: none")
     # Off: OpenTelemetry costs 0.1 s of CPU time at the start, and 6 to 9 MB.
     metrics_port: int = option(

@@ -18,7 +18,8 @@ To follow a leader is a promise as well: of its epoch, to it, before anything is
 after a power cut, or after a sync of the log that failed, since a page cache lets go of what that covered;
 and whenever the log ends below what was known to be on disk. Its vote comes back when its log has adopted the
 leader's epoch and holds all up to a commit offset that the leader told over this connection. The leader's
-replicator tells none that its broker published before it saw the connection (R11b).
+replicator tells none that its broker published before it saw the connection (R11b). A member whose store is
+emptied on request has lost all of it, and keeps its promises: the same holds for it (`store/emptying.py`).
 """
 
 import logging
@@ -29,7 +30,9 @@ from typing import Final
 from whimbrel.errors import StoreError, WhimbrelError
 from whimbrel.ha.epochs import Epochs
 from whimbrel.machine import Machine
-from whimbrel.store.divergence import cut_aside, finish_cut
+from whimbrel.store.cut import list_cuts
+from whimbrel.store.divergence import CUT_KEEP_BYTES, cut_aside, finish_cut
+from whimbrel.store.emptying import emptied, empty_store, to_be_emptied
 from whimbrel.store.seat_file import Seat, SeatFile, after_cut, cutting, draw_uuid, may_vote
 from whimbrel.store.shared_page import SharedPage
 
@@ -54,15 +57,30 @@ class Promises:
         seat: as it is on disk.
         failed: why nothing can be promised any more; "" while it can. Then the member must not follow either.
         refused: what was asked for last and may not be promised.
+        cuts_removed: how many older cuts had to go since the start, because of their bytes or number.
     """
 
-    def __init__(self, root: Path, page: SharedPage, machine: Machine, *, member: int, flush: str) -> None:
+    def __init__(
+        self,
+        root: Path,
+        page: SharedPage,
+        machine: Machine,
+        *,
+        member: int,
+        flush: str,
+        cut_keep_bytes: int = CUT_KEEP_BYTES,
+    ) -> None:
         """Read the seat, or make it.
+
+        Args:
+            cut_keep_bytes: so much of what is cut off the log is kept.
 
         Raises:
             StoreError: it is damaged, of another member, or the disk refuses.
         """
-        self.page, self.flush = page, flush
+        self.page, self.flush, self.cut_keep_bytes = page, flush, cut_keep_bytes
+        self.cuts_removed = 0
+        self.empty_asked = 0  # the number by which the broker has asked for what is under way
         self.boot = machine.boot_id().hex()
         self.file = SeatFile(root, machine.files)
         seat = self.file.load()
@@ -128,7 +146,8 @@ class Promises:
             StoreError: the disk refuses; nothing is shown.
         """
         if not self.holds(epoch, candidate):
-            self.keep(epoch, candidate, flushed)
+            waived = self.page.waived == (epoch, candidate)
+            self.keep(epoch, candidate, flushed, waived=waived)
             logger.info(
                 "epoch %d is promised to member %d; our log ends at %d in epoch %d",
                 epoch,
@@ -142,14 +161,15 @@ class Promises:
         """Return whether the leader that the broker names may be followed."""
         return bool(epoch) and leader != NOBODY and self.may_promise(epoch, leader)
 
-    def keep(self, epoch: int, candidate: int, flushed: int) -> None:
-        """Put a promise on disk.
+    def keep(self, epoch: int, candidate: int, flushed: int, *, waived: bool = False) -> None:
+        """Put a promise on disk; `waived`: an operator has accepted what this member may have lost.
 
         The floor is no higher than what is committed: that is the end of a record, as recovery finds it.
         """
         group = self.seat.group or self.page.group
         floor = max(min(flushed, self.page.heard_commit), self.seat.floor)
-        self.save(replace(self.seat, promised=epoch, promised_to=candidate, group=group, floor=floor))
+        seat = replace(self.seat, promised=epoch, promised_to=candidate, group=group, floor=floor)
+        self.save(replace(seat, votes=True, floor=0) if waived else seat)
         self.page.seat_group = group
 
     def regain_vote(self) -> None:
@@ -183,12 +203,50 @@ class Promises:
         """
         if self.seat.cut is None:
             return
+        keep_bytes, before = self.cut_keep_bytes, cut_paths(root, machine)
         if self.theirs is None:  # another process had begun
-            finish_cut(root, self.seat, machine=machine)
+            finish_cut(root, self.seat, keep_bytes=keep_bytes, machine=machine)
         else:
-            cut_aside(root, *self.seat.cut, epochs=self.theirs, reason=self.why, machine=machine)
+            cut_aside(
+                root,
+                *self.seat.cut,
+                epochs=self.theirs,
+                reason=self.why,
+                keep_bytes=keep_bytes,
+                machine=machine,
+            )
+        self.cuts_removed += len(before - cut_paths(root, machine))
         self.theirs = None
         self.save(after_cut(self.seat))
+
+    @property
+    def asked_to_empty(self) -> bool:
+        """Whether the broker asks for the store to be emptied, which was not done yet."""
+        return self.page.empty_asked not in (0, self.page.emptied)
+
+    def intend_emptying(self) -> None:
+        """Put on disk that the store is about to be emptied, and that this member does not vote.
+
+        Raises:
+            StoreError: the disk refuses.
+        """
+        self.page.votes, self.empty_asked = 0, self.page.empty_asked
+        self.save(to_be_emptied(self.seat))
+
+    def finish_emptying(self, root: Path, machine: Machine) -> None:
+        """Empty the closed store where the seat says so (`store/emptying.py`).
+
+        Raises:
+            StoreError: the disk refuses.
+        """
+        if self.seat.emptying:
+            empty_store(root, machine)
+            self.save(emptied(self.seat))
+
+    def show_emptied(self) -> None:
+        """Tell the broker that the store was emptied, if this process was asked to: its log is open again."""
+        if self.empty_asked:
+            self.page.emptied, self.empty_asked = self.empty_asked, 0
 
     def save(self, seat: Seat) -> None:
         """Put a seat on disk, if it is another one.
@@ -213,3 +271,11 @@ class Promises:
         page.sealed_last, page.sealed_end = last_epoch, end
         page.votes, page.last_epoch = seat.votes, last_epoch
         page.sealed = seat.promised, seat.promised_to
+
+
+def cut_paths(root: Path, machine: Machine) -> frozenset[Path]:
+    """Return what is kept of earlier cuts; nothing where the disk can't tell, since it is only counted."""
+    try:
+        return frozenset(cut.path for cut in list_cuts(root, machine.files))
+    except OSError:
+        return frozenset()

@@ -158,7 +158,12 @@ class SlaveRole:
         self.promises: Promises | None = None
         if options.role == "elected":
             self.promises = Promises(
-                self.root, loop.page, loop.machine, member=options.id, flush=options.flush
+                self.root,
+                loop.page,
+                loop.machine,
+                member=options.id,
+                flush=options.flush,
+                cut_keep_bytes=options.cut_keep_bytes,
             )
 
     def may_start(self) -> bool:
@@ -169,8 +174,11 @@ class SlaveRole:
         """Lock and recover the log, then follow the master."""
         assert self.log is None
         if self.promises is not None:
+            self.promises.finish_emptying(self.root, self.loop.machine)
             self.promises.finish_cut(self.root, self.loop.machine)
         self.log = LogWriter.open(self.root, self.store_options(), machine=self.loop.machine)
+        if self.promises is not None:
+            self.promises.show_emptied()
         self.loop.ring_broker()
         self.follower = Follower(self.loop, self.options, self.log, promises=self.promises, clock=self.clock)
         return self.follower

@@ -18,6 +18,8 @@ before the first epoch; where a directory with other bytes has the name already,
     OFFSET          bytes of one log file from OFFSET (20 digits) on
     why.json        what there is to know about them, see `Cut`; without it, the directory is being removed
 
+Beside either, NAME.replayed says how far it was replayed (`cut_reader.py`); it goes with the cut.
+
 At most CUT_FILES_MAX files and directories, and at most CUT_BYTES_MAX bytes (for the second kind a setting
 says how many) are kept; the oldest go first, and never those of the cut that is being made.
 """
@@ -44,11 +46,13 @@ from whimbrel.store.survey import ZEROS_MAX, survey
 __all__ = [
     "CUT_BYTES_MAX",
     "CUT_FILES_MAX",
+    "MARK_SUFFIX",
     "WHY",
     "Cut",
     "copy",
     "cut_directory",
     "directory_range",
+    "find_cut",
     "keep_cut",
     "keep_range",
     "list_cuts",
@@ -62,6 +66,7 @@ CUT_FILES_MAX = 64  # far more than a machine crashes before somebody looks
 CUT_BYTES_MAX = 4 << 30  # four whole log files
 CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 WHY: Final = "why.json"
+MARK_SUFFIX: Final = ".replayed"
 OF_RECOVERY = re.compile(r"([0-9]{20})-([0-9]{8}T[0-9]{6}\.[0-9]{3})")
 OF_DIVERGENCE = re.compile(r"([0-9]{1,10})-([0-9]{20})-([0-9]{20})(?:\.[0-9]+)?")
 NOT_LINKED = (errno.EXDEV, errno.EPERM, errno.EMLINK, errno.EOPNOTSUPP)
@@ -118,6 +123,18 @@ def list_cuts(root: Path, files: Files = FILES) -> list[Cut]:
         if cut is not None:
             found.append(cut)
     return sorted(found, key=lambda cut: (cut.time_ms, cut.path.name))
+
+
+def find_cut(root: Path, name: str, files: Files = FILES) -> Cut | None:
+    """Return the cut of a name in `cut/`, which holds no slash; None without one.
+
+    Raises:
+        OSError: the disk can't be read.
+    """
+    try:
+        return cut_of(files, cut_directory(root) / name)
+    except FileNotFoundError:
+        return None
 
 
 def cut_of(files: Files, path: Path) -> Cut | None:
@@ -303,6 +320,7 @@ def trim(files: Files, root: Path, kept: list[Path], bytes_max: int = CUT_BYTES_
 
 def remove_cut(files: Files, path: Path) -> None:
     """Remove a file or directory of `cut/`; of a directory, what says that it is whole goes first."""
+    files.unlink(path.with_name(path.name + MARK_SUFFIX), missing_ok=True)
     if not stat.S_ISDIR(files.stat(path).st_mode):
         files.unlink(path, missing_ok=True)
         return

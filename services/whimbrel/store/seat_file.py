@@ -7,7 +7,7 @@ not answered for. Each slot is one sector in a page of its own, and no write tou
     at             of a slot, which is 512 bytes; numbers are little-endian
       0  8 bytes   tag "whimseat"
       8  u32       version of the layout, 1
-     12  u32       flags: 1 the member may vote, 2 a cut is under way
+     12  u32       flags: 1 the member may vote, 2 a cut is under way, 4 the store is being emptied
      16  i64       number of the change, 0 when the seat is made
      24  16 bytes  uuid of the seat, drawn when it is made: another store, another seat
      40  16 bytes  uuid of the group; zeros before there is one
@@ -70,7 +70,7 @@ PLACES: Final = (0, 4096)
 FILE_BYTES: Final = 8192
 TAG: Final = b"whimseat"
 VERSION: Final = 1
-VOTES, CUTTING = 1, 2
+VOTES, CUTTING, EMPTYING = 1, 2, 4
 UUID = re.compile(r"[0-9a-f]{32}")
 NONE = bytes(16)
 
@@ -89,6 +89,7 @@ class Seat:
         boot: boot id of the machine when the log was last opened, 32 hex digits; "" before.
         floor: the log below this offset was known to be on disk at the last change.
         cut: the log is being cut at the first offset, and ended at the second; None when it is not.
+        emptying: all that follows from the log is being removed (`emptying.py`).
 
     Raises:
         ValueError: no seat can have such values.
@@ -103,6 +104,7 @@ class Seat:
     boot: str = ""
     floor: int = 0
     cut: tuple[int, int] | None = None
+    emptying: bool = False
 
     def __post_init__(self) -> None:
         """Refuse what no seat can have."""
@@ -255,6 +257,7 @@ class SeatFile:
                 boot="" if boot == NONE else boot.hex(),
                 floor=floor,
                 cut=(begin, end) if flags & CUTTING else None,
+                emptying=bool(flags & EMPTYING),
             )
         except ValueError:
             return None
@@ -311,7 +314,7 @@ class SeatFile:
 def encode(seat: Seat, number: int) -> bytes:
     """Return the slot of a change."""
     begin, end = seat.cut or (0, 0)
-    flags = VOTES * seat.votes | CUTTING * (seat.cut is not None)
+    flags = VOTES * seat.votes | CUTTING * (seat.cut is not None) | EMPTYING * seat.emptying
     fields = SLOT.pack(
         TAG,
         VERSION,

@@ -32,8 +32,9 @@ the old value or the new one. **The cells are the truth**; the doorbell (`whimbr
     4416  commit heard, epoch heard, time of the last frame, higher epoch,               the replicator
           last epoch of the log, quorum lost, 2 free cells
     4480  role of the replicator, promise asked for, elected master,                     the broker
-          newest connection seen, 4 free cells
-    4544  promise in force, last epoch and end then, may vote, 4 free cells              the replicator
+          newest connection seen, emptying asked for, waived, 2 free cells
+    4544  promise in force, last epoch and end then, may vote, emptied,                  the replicator
+          3 free cells
     4608  uuid of the group, text of 48 bytes                                           the broker
     4656  uuid of the seat, text of 48 bytes; of its group, text of 48 bytes             the replicator
     4752  seats of the voters, text of 320 bytes                                        the broker
@@ -69,6 +70,12 @@ replicator puts a promise on disk (`seat_file.py`), and shows it: 0, then what t
 promise. So a reader that finds the same before and after has all of one promise. **Newest connection seen**:
 the commit offset follows from cells that were read after that connection was there; a member is told commit
 offsets of that sort only (rule R11b).
+
+**Waived.** Of the promise that is asked for: an operator has accepted in this epoch what this member may have
+lost, so it votes again (`elections/machine.py`).
+
+**Emptying.** A broker that has closed its store asks for it with a number that it has not used before. The
+replicator shows that number once the store is emptied (`emptying.py`) and its log is open again.
 
 **Replaced** counts the log files that were written again under their old names (`failed_sync.py`): a reader
 that has such a file open must open it anew before it reads what was appended since. **Doubtful** is 0, or one
@@ -287,10 +294,13 @@ class SharedPage:
     promise = EpochOf(ELECTION + 8)  # epoch and candidate that the broker asks for
     elected = EpochOf(ELECTION + 16)  # slave: epoch and member id of the leader at `master_ha`
     commit_saw = Cell(ELECTION + 24)  # master: see "Newest connection seen"
+    empty_asked = Cell(ELECTION + 32)  # the store is to be emptied, by a number of this time; 0: it is not
+    waived = EpochOf(ELECTION + 40)  # a promise by which the vote comes back; written before it is asked for
     sealed = EpochOf(SEALED)  # epoch and candidate that are promised on disk, (0, 0) while that changes
     sealed_last = Cell(SEALED + 8)  # the last epoch that the log was in then
     sealed_end = Cell(SEALED + 16)  # where the log ended then
     votes = Cell(SEALED + 24)  # 1: this member has lost nothing that it acknowledged
+    emptied = Cell(SEALED + 32)  # the number for which it was emptied last
     group = Text(GROUP, UUID_BYTES)  # 32 hex digits, "" without one
     seat = Text(SEAT, UUID_BYTES)  # of this store, "" while the replicator does not elect
     seat_group = Text(SEAT_GROUP, UUID_BYTES)  # the group that this store belongs to, "" for none

@@ -36,6 +36,7 @@ from whimbrel.broker.elections.machine import (
     State,
     Swap,
 )
+from whimbrel.broker.elections.operations import Operations
 from whimbrel.broker.elections.peers import CALL_S, Peers
 from whimbrel.broker.options import BrokerOptions
 from whimbrel.errors import BadRequest, NotMaster, NotReady, WhimbrelError
@@ -80,6 +81,7 @@ class Elector:
         machine: Machine,
         switch: Callable[[BrokerRole], Awaitable[None]],
         drain: Callable[[], Awaitable[None]],
+        reopen: Callable[[Callable[[], Awaitable[None]]], Awaitable[None]],
         coordinator: Coordinator | None = None,
     ) -> None:
         """Open the page of marks, and have the replicator beside be a slave's.
@@ -87,17 +89,18 @@ class Elector:
         Args:
             switch: gives this broker another role; raises WhimbrelError or OSError.
             drain: has the broker take no sends any more, and waits for those that wait.
+            reopen: ends the role, has something done to the store, and begins the same role anew.
             coordinator: another one than the setting names.
 
         Raises:
             StoreError: the page can't be had.
         """
         self.options, self.bell, self.host = options, bell, machine
-        self.switch, self.drain = switch, drain
+        self.switch, self.drain, self.reopen = switch, drain, reopen
         self.page = SharedPage.open(Path(options.store), machine)
         self.peers = Peers()
         self.coordinator = coordinator or open_coordinator(options, self.peers)
-        self.machine = Election(options.id, options.voter_ids)
+        self.machine = Election(options.id, options.voter_ids, options.copies_min)
         self.term: GroupRecord | None = None
         self.members: dict[str, tuple[Member, ...]] = {}  # by nameserver
         self.unsettled: set[str] = set()  # nameservers that have just started
@@ -117,6 +120,8 @@ class Elector:
         self.logged_revision = 0
         self.trouble = ""  # with the coordinator
         self.stopped = self.closed = False
+        self.page.empty_asked = 0  # of a broker that was killed: the operator will ask again
+        self.operations = Operations(self)
         self.set_replica_role("slave")
 
     # Life
@@ -182,6 +187,7 @@ class Elector:
             seat=page.seat if alive else "",
             group=page.seat_group,
             adopted=self.adopted() if leading else 0,
+            present=frozenset(member for member, _ in page.member_ends()) if leading else frozenset(),
             alone=bool(page.quorum_lost) and alive,
         )
 
@@ -397,6 +403,9 @@ class Elector:
             deadline = self.host.monotonic() + CALL_S
             if self.machine.owns_log:
                 return self.no_seal("it has not given its log back")
+            record = self.machine.candidacy or self.machine.record
+            waives = record is not None and record.waives and (record.epoch, record.leader) == asked
+            page.waived = asked if waives else (0, 0)
             page.promise = asked
             if page.sealed != asked:
                 self.bell.ring("replicator")

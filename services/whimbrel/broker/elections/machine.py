@@ -27,6 +27,31 @@ member that it has just promised itself to `OPENING_S` to open its log. Then it 
 enough of them must be silent as well, so that a member which alone is cut off disturbs nobody. One with a
 better log is left to stand itself, for `BETTER_S`.
 
+Where `copies_min` says so, a leader takes a voter out that has been away for `OUT_S`, one at a time, by such
+a change: as long as `copies_min` copies still commit, and enough of the present voters are there to seal it.
+So the survivor of two goes on alone: it has all that both had committed. The other one follows when it is
+back, and an operator makes it a voter again.
+
+**An operator may accept loss** where no election can succeed any more: too many disks are gone, or too many
+may have lost what they acknowledged (`forced`). The member that is named asks all others; the best log of all
+that answer leads, in a new epoch whose record names as voters those that answered, without prior ones, and
+says in which epoch that was (`loss`). The seals of that very epoch count, and give back the vote, also where
+a member may have lost something (R9): what that is, is accepted. As long as `loss` stands, an election needs
+the seals of all these voters (R14), and takes the best log among them, so no more is given up than was; one
+that may have lost something since does not vote, as ever (R14d), and an operator may have to say it again.
+The leader has `loss` cleared once enough of them have adopted its epoch (R14c); from then on any `seals` of
+them meet those.
+What this may lose: voters 1, 2, 3; member 1 leads, 2 acknowledges r, both lose power, and 3 is made the
+leader with an empty log: r was answered and is gone. And worse: 1 and 2 were only cut off from 3, and go on
+to commit in their epoch until one of them hears of the new one: all of that is cut off as they follow. The
+rules are safe for what the members that answered hold, if the others are really gone, and that is why a
+person has to say so. The others are no voters any more, whatever they have promised, until `voters --set`
+names them; as they follow they cut what the new leader lacks, which is kept (`replication cut`).
+
+**A store may be emptied** at an operator's request (`emptying`): the member keeps its promises, and does not
+vote until it has all that is committed (R9), as after a power cut that left nothing. It must not be standing
+meanwhile: the log that it was to lead with is gone.
+
 **Voters change** by a new epoch of the leader's, whose record keeps the prior ones (R10). It gathers seals of
 both, and has the prior ones forgotten once enough of the new ones have adopted its epoch (`Facts.adopted`): a
 commit offset that it brought along says nothing of them. Until then nothing else changes.
@@ -66,6 +91,7 @@ PREFER_S: Final = 2.0  # as is the one that a candidate which resigned let go fi
 OPENING_S: Final = 2.0  # a member that we have promised ourselves to opens its log in so long
 SEALING_S: Final = 2.0  # then a candidate gives up
 REST_S: Final = 5.0  # a member that could not open its log leaves others as long to stand
+OUT_S: Final = 15.0  # a voter that is away for so long may be taken out
 REPLICA_GONE_S: Final = 1.0  # a leader resigns whose replicator is away for longer than a restart takes
 # What others say of epochs raises ours by no more at a time. Each epoch stands in the record before anybody
 # promises it, so only the record of a coordinator that was set back is further behind.
@@ -103,6 +129,7 @@ class Facts:
         seat: uuid of its store; "" while its replicator has not told.
         group: uuid of the group that its store belongs to; "" before there is one.
         adopted: how many voters besides itself have acknowledged its epoch; of a leader.
+        present: ids of the members that are connected; of a leader.
         alone: too few voters have reported lately for anything to be committed; of a leader.
     """
 
@@ -119,6 +146,7 @@ class Facts:
     seat: str
     group: str = ""
     adopted: int = 0
+    present: frozenset[int] = frozenset()
     alone: bool = False
 
     @property
@@ -190,6 +218,7 @@ class Election:
     Attributes:
         member: its id.
         configured: ids of those that vote in a group which is still to be made, its own among them.
+        copies_min: voters that are away are taken out while so many copies still commit; 0: never.
         record, revision: as the coordinator has told last.
         known_epoch: the highest that was heard of.
         why: the last reason why it does not stand or lead, for people.
@@ -197,6 +226,7 @@ class Election:
 
     member: int
     configured: frozenset[int]
+    copies_min: int = 0
     state: State = State.FOLLOWING
     record: GroupRecord | None = None
     revision: int = -1  # before the coordinator has told
@@ -214,6 +244,10 @@ class Election:
     replica_at: float = float("-inf")  # when the leader's replicator was there last
     rests_until: float = float("-inf")  # it does not stand before
     change: GroupRecord | None = None  # with other voters, which the coordinator is to take
+    emptying: bool = False  # its store is being emptied
+    present_at: dict[int, float] = field(
+        default_factory=dict
+    )  # when members were connected last; of a leader
 
     @property
     def epoch(self) -> int:
@@ -252,7 +286,7 @@ class Election:
         if self.state is State.SEALING:
             return self.ask_seals(facts)
         if self.state is State.LEADING:
-            return self.look_at_replica(facts) or self.forget_prior(facts)
+            return self.look_at_replica(facts) or self.forget_prior(facts) or self.take_out(facts)
         return []
 
     def learned(self, record: GroupRecord | None, revision: int, facts: Facts) -> list[Action]:
@@ -331,7 +365,7 @@ class Election:
     def opened(self, facts: Facts) -> list[Action]:
         """The log is ours, and our epoch begun in it."""
         self.go(State.LEADING, facts.now)
-        self.why, self.replica_at = "", facts.now
+        self.why, self.replica_at, self.present_at = "", facts.now, {}
         return [] if self.record is None else self.deposed(self.record)
 
     def open_failed(self, facts: Facts) -> None:
@@ -364,6 +398,8 @@ class Election:
             epoch == facts.promised and facts.promised_to not in (candidate, NOBODY)
         ):
             return f"epoch {facts.promised} is promised to member {facts.promised_to}", []
+        if self.emptying:
+            return "its store is being emptied", []
         record = self.record
         if record is not None and record.epoch == epoch and record.leader not in (candidate, NOBODY):
             return f"the record names member {record.leader} for epoch {epoch}", []
@@ -429,32 +465,155 @@ class Election:
         record = self.record
         if self.state is not State.LEADING or record is None:
             return "this member does not lead", []
-        if record.prior:
+        if record.prior or record.loss:
             return "the last change of the voters is not done yet", []
         if (self.member, facts.seat) not in voters:
             return f"member {self.member} leads: have another one lead first", []
         if voters == record.voters:
             return "", []
+        out = tuple(member for member in record.out if member not in dict(voters))
+        return "", self.name_voters(replace(record, out=out), voters, "the voters change", facts)
+
+    def name_voters(self, record: GroupRecord, voters: Voters, why: str, facts: Facts) -> list[Action]:
+        """Have the coordinator take a record with other voters, in a new epoch of ours."""
         changed = replace(
             record, voters=voters, acks=majority(len(voters)), prior=record.voters, prior_acks=record.acks
         )
         epoch = max(record.epoch, self.known_epoch) + 1
-        self.change = changed.led_by(self.member, epoch, at_ms=facts.wall_ms, why="the voters change")
-        return "", [Swap(self.change, self.revision)]
+        self.change = changed.led_by(self.member, epoch, at_ms=facts.wall_ms, why=why)
+        return [Swap(self.change, self.revision)]
+
+    def take_out(self, facts: Facts) -> list[Action]:
+        """Have a voter vote no longer that has been away for long, where that is wanted."""
+        record, now = self.record, facts.now
+        self.present_at |= dict.fromkeys(facts.present, now)
+        if not self.copies_min or record is None or self.change is not None or record.paused:
+            return []
+        if record.prior or record.loss or not facts.seat or now - self.asked_at < REPLICA_GONE_S:
+            return []
+        there = facts.present | {self.member}
+        away = [
+            (now - self.present_at.get(member, self.since), member)
+            for member, _ in record.voters
+            if member not in there
+        ]
+        away_s, member = max(away, default=(0.0, NOBODY))
+        rest = tuple(voter for voter in record.voters if voter[0] != member)
+        if away_s < OUT_S or majority(len(rest)) < self.copies_min:
+            return []
+        if len(there.intersection(dict(record.voters))) < record.seals:
+            return []  # nobody would lead
+        self.asked_at = now
+        out = tuple(sorted({*record.out, member}))
+        why = f"member {member} was away for {away_s:.0f} s"
+        return self.name_voters(replace(record, out=out), rest, why, facts)
 
     def forget_prior(self, facts: Facts) -> list[Action]:
-        """Have the prior voters forgotten once enough of the new ones have adopted the epoch (R10e)."""
+        """Have the prior voters forgotten once enough of the new ones have adopted the epoch (R10e).
+
+        The same for what an operator has accepted.
+        """
         record = self.record
         if record is None or not facts.seat or facts.now - self.asked_at < REPLICA_GONE_S:
             return []
         votes = (self.member, facts.seat) in record.voters
-        if record.prior and facts.adopted + votes >= record.acks:
-            record = replace(record, prior=(), prior_acks=0)
-        elif not record.prior and not votes:  # it was a prior voter, and the best log (R10f)
+        pending = bool(record.prior or record.loss)
+        if pending and facts.adopted + votes >= record.acks:
+            record = replace(record, prior=(), prior_acks=0, loss=0)
+        elif not pending and not votes:  # it was a prior voter, and the best log (R10f)
             record = record.resigned(NOBODY)
         else:
             return []
         self.asked_at = facts.now
+        return [Swap(record, self.revision)]
+
+    def begin_emptying(self, epoch: int, leader: int) -> str:
+        """Let our store be emptied, as the leader asks; return why it is not to be, "" where it is."""
+        record = self.record
+        if record is None or (record.epoch, record.leader) != (epoch, leader):
+            return f"member {leader} does not lead epoch {epoch}, as far as this member knows: try again"
+        if self.state is not State.FOLLOWING:
+            return f"this member is {self.state.value}, and does not only follow"
+        if self.emptying:
+            return "its store is being emptied already"
+        self.emptying = True
+        return ""
+
+    def emptied(self) -> None:
+        """Our store is empty, or could not be emptied."""
+        self.emptying, self.why = False, ""
+
+    # Accepted loss
+
+    def forced(
+        self, answers: dict[int, Suspicion], chosen: Collection[int], facts: Facts
+    ) -> tuple[str, GroupRecord | None]:
+        """Return the record with which we would lead without those that do not answer, or why we can't.
+
+        Args:
+            answers: of all other members that answer.
+            chosen: ids of those that are to vote, ours among them; empty: of all voters that answer.
+        """
+        record = self.record
+        if record is None or not facts.seat or facts.group not in ("", record.group):
+            return "this member has no record of the group, or no store of it", None
+        if self.state not in (State.FOLLOWING, State.ASKING, State.LEADING) or self.emptying:
+            return f"this member is {self.state.value}: try again in a few seconds", None
+        if record.paused:
+            return "elections are paused: `whimbrel replication resume` allows them again", None
+        hearing = [self.member] * (not self.silent(facts))
+        hearing += [member for member, answer in answers.items() if not answer.silent]
+        if hearing:
+            return f"member {numbers(hearing)} hears a leader, or did a moment ago: it is not needed", None
+        seats = {member: answer.seat for member, answer in answers.items() if answer.group == record.group}
+        seats[self.member] = facts.seat
+        voting = {(member, seat) for member, seat in seats.items() if member == self.member and facts.votes}
+        voting |= {(member, answer.seat) for member, answer in answers.items() if answer.votes}
+        if (
+            len(voting.intersection(record.voters)) >= record.seals
+            and len(voting.intersection(record.prior)) >= record.prior_seals
+        ):
+            return "enough voters are there: they elect a leader by themselves, without loss", None
+        best = max(
+            (
+                (answers[member].last_epoch, answers[member].log_end, member)
+                for member in seats
+                if member in answers
+            ),
+            default=(0, 0, self.member),
+        )
+        if best[:2] > facts.position:
+            return (
+                f"the log of member {best[2]} goes on further, to byte {best[1]} in epoch {best[0]}; ours"
+                f" ends at {facts.end} in epoch {facts.last_epoch}: name that member instead",
+                None,
+            )
+        voters = set(chosen) or (seats.keys() & record.members) | {self.member}
+        if absent := voters - seats.keys():
+            return f"member {numbers(absent)} does not answer, or has no store of this group", None
+        if self.member not in voters:
+            return f"member {self.member} is to lead, so it has to be one of the voters", None
+        for answer in answers.values():
+            self.note_epoch(answer.epoch)
+        epoch = max(record.epoch, facts.promised, self.known_epoch, facts.last_epoch) + 1
+        changed = replace(
+            record,
+            voters=tuple(sorted((member, seats[member]) for member in voters)),
+            acks=majority(len(voters)),
+            prior=(),
+            prior_acks=0,
+            loss=epoch,
+        )
+        why = "an operator accepted what the others may hold to be lost"
+        return "", changed.led_by(self.member, epoch, at_ms=facts.wall_ms, why=why)
+
+    def force(self, record: GroupRecord, facts: Facts) -> list[Action]:
+        """Have the coordinator take what `forced` has returned; a leader without a majority begins anew."""
+        if self.state is State.LEADING:
+            self.change = record
+            return [Swap(record, self.revision)]
+        self.candidacy, self.trigger = record, record.history[0].why
+        self.go(State.SWAPPING, facts.now)
         return [Swap(record, self.revision)]
 
     # Standing
@@ -514,6 +673,8 @@ class Election:
             )
         elif not record.electable(self.member, facts.seat):
             self.why = f"the store of member {self.member} is not the one that votes: it only follows"
+        elif self.emptying:
+            self.why = "its store is being emptied"
         elif not facts.votes:
             self.why = (
                 "this member may have lost what it acknowledged: it votes again once it has all that is"
@@ -634,7 +795,8 @@ class Election:
             (
                 seal
                 for seal in self.seals.values()
-                if seal.member == self.member or (seal.votes and candidacy.electable(seal.member, seal.seat))
+                if seal.member == self.member
+                or ((seal.votes or candidacy.waives) and candidacy.electable(seal.member, seal.seat))
             ),
             key=lambda seal: (seal.last_epoch, seal.log_end, seal.member == self.member),
         )
@@ -646,7 +808,7 @@ class Election:
 
     def sealed_by(self, record: GroupRecord) -> bool:
         """Return whether enough voters, and enough of the prior ones, have sealed with their stores (R9a)."""
-        seals = {(member, seal.seat) for member, seal in self.seals.items() if seal.votes}
+        seals = {(member, seal.seat) for member, seal in self.seals.items() if seal.votes or record.waives}
         return (
             len(seals.intersection(record.voters)) >= record.seals
             and len(seals.intersection(record.prior)) >= record.prior_seals

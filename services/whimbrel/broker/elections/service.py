@@ -1,7 +1,7 @@
 """What members ask each other, and operators of them; served whatever the broker's role is.
 
-whimbrel.replica.v1.ElectionService     suspicions and seals
-whimbrel.admin.v1.ElectionAdminService  switchover, pause, voters
+whimbrel.replica.v1.ElectionService     suspicions, seals, and stores that are to be emptied
+whimbrel.admin.v1.ElectionAdminService  switchover, pause, voters, reinit, failover
 """
 
 import asyncio
@@ -10,13 +10,20 @@ from typing import Protocol, TypeVar
 
 from whimbrel.deferred import Deferred
 from whimbrel.errors import BadRequest, WhimbrelError
-from whimbrel.model.elections import SealAnswer, Suspicion, check_epoch, check_member_id, check_uuid
+from whimbrel.model.elections import (
+    FailoverPlan,
+    SealAnswer,
+    Suspicion,
+    check_epoch,
+    check_member_id,
+    check_uuid,
+)
 from whimbrel.model.wire import ELECTION_ADMIN_SERVICE, ELECTION_SERVICE
 from whimbrel.pb.whimbrel.admin.v1 import election_admin_service_pb2 as operating
 from whimbrel.pb.whimbrel.replica.v1 import election_service_pb2 as elections
 from whimbrel.rpc.server.handlers import Call, Service, UnaryMethod
 
-__all__ = ["Member", "Operated", "election_admin_service", "election_service"]
+__all__ = ["Emptied", "Member", "Operated", "Repaired", "election_admin_service", "election_service"]
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -34,7 +41,14 @@ class Member(Protocol):
         """Promise, or not, and answer then."""
 
 
-def election_service(name: str, member: Member) -> Service:
+class Emptied(Protocol):
+    """Who empties its store; errors are WhimbrelErrors."""
+
+    async def empty(self, group: str, epoch: int, leader: int) -> None:
+        """Empty it, and follow anew."""
+
+
+def election_service(name: str, member: Member, store: Emptied) -> Service:
     """Return the service of a broker of the group `name`."""
 
     def check(broker_name: str, group: str, epoch: int, other: int) -> None:
@@ -82,11 +96,17 @@ def election_service(name: str, member: Member) -> Service:
         member.seal(request.group, request.epoch, request.candidate, answer)
         return deferred
 
+    def empty(call: Call, request: elections.EmptyRequest) -> Deferred[elections.EmptyResponse]:
+        check(request.broker_name, request.group, request.epoch, request.leader)
+        work = store.empty(request.group, request.epoch, request.leader)
+        return later(work, lambda _: elections.EmptyResponse())
+
     return Service(
         ELECTION_SERVICE,
         (
             UnaryMethod("Suspect", elections.SuspectRequest, suspect),
             UnaryMethod("Seal", elections.SealRequest, seal),
+            UnaryMethod("Empty", elections.EmptyRequest, empty),
         ),
     )
 
@@ -104,7 +124,17 @@ class Operated(Protocol):
         """Have these members vote; return the epoch that decides it."""
 
 
-def election_admin_service(member: Operated) -> Service:
+class Repaired(Protocol):
+    """Who mends a group, as operators ask; errors are WhimbrelErrors."""
+
+    async def reinit(self, member: int) -> None:
+        """Have a member's store emptied."""
+
+    async def failover(self, voters: Collection[int], *, accept: bool, revision: int) -> FailoverPlan:
+        """Lead without those that do not answer, or tell what that would come to."""
+
+
+def election_admin_service(member: Operated, group: Repaired) -> Service:
     """Return the service for operators."""
 
     def switchover(
@@ -124,14 +154,45 @@ def election_admin_service(member: Operated) -> Service:
         members = frozenset(request.members) - {0}
         return later(member.set_voters(members), lambda epoch: operating.SetVotersResponse(epoch=epoch))
 
+    def reinit(call: Call, request: operating.ReinitRequest) -> Deferred[operating.ReinitResponse]:
+        check_member_id("member", request.member)
+        return later(group.reinit(request.member), lambda _: operating.ReinitResponse())
+
+    def failover(call: Call, request: operating.FailoverRequest) -> Deferred[operating.FailoverResponse]:
+        for voter in request.voters:
+            check_member_id("voters", voter)
+        work = group.failover(
+            frozenset(request.voters) - {0}, accept=request.accept_loss, revision=request.revision
+        )
+        return later(work, plan_message)
+
     return Service(
         ELECTION_ADMIN_SERVICE,
         (
             UnaryMethod("Switchover", operating.SwitchoverRequest, switchover),
             UnaryMethod("PauseElections", operating.PauseElectionsRequest, pause),
             UnaryMethod("SetVoters", operating.SetVotersRequest, set_voters),
+            UnaryMethod("Reinit", operating.ReinitRequest, reinit),
+            UnaryMethod("Failover", operating.FailoverRequest, failover),
         ),
     )
+
+
+def plan_message(plan: FailoverPlan) -> operating.FailoverResponse:
+    """Return a plan as it goes over the wire."""
+    response = operating.FailoverResponse(
+        epoch=plan.epoch,
+        revision=plan.revision,
+        missing=plan.missing,
+        voters=plan.voters,
+        committed=plan.committed,
+        refusal=plan.refusal,
+    )
+    for one in plan.answered:
+        response.answered.add(
+            member=one.member, last_epoch=one.last_epoch, log_end=one.log_end, votes=one.votes
+        )
+    return response
 
 
 def later(work: Awaitable[T], respond: Callable[[T], R]) -> Deferred[R]:

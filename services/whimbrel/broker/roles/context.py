@@ -55,6 +55,7 @@ class BrokerContext:
         probes: tell whether the process lives and is ready, for the current role.
         counted: what metrics add up; None where they are off.
         exposition: serves the metrics of the current role, and of later ones at the same address.
+        members: where the other members of the group serve, `host:port` by id, as was heard last.
         leader_calls: hands calls on to the leader, and holds them between two roles; None: nothing does.
     """
 
@@ -91,6 +92,7 @@ class BrokerContext:
         self.probes = Probes("broker")
         self.counted = Counted() if options.metrics_port >= 0 else None
         self.exposition: Exposition | None = None
+        self.members: dict[int, str] = {}
         self.leader_calls: LeaderCalls | None = None
         if options.forwards:
             self.leader_calls = LeaderCalls(self.clients, clock=machine.monotonic, loop=self.loop)

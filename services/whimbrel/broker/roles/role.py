@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, TypedDict
 
 from whimbrel.broker.api.admin import AdminService, ReplicationView
 from whimbrel.broker.api.bulk import BulkService
+from whimbrel.broker.api.cut_admin import CutAdmin
 from whimbrel.broker.api.dead_letter_admin import DeadLetterAdmin
 from whimbrel.broker.api.messaging import Handle, messaging_service
 from whimbrel.broker.api.receive import ReadSplitting, ReceiveService
@@ -75,6 +76,7 @@ Unconfirmed = type[FlushTimeout] | type[ReplicaTimeout]  # the errors of sends t
 
 BEAT_S = 0.5  # of the shared page; the replicator takes a broker for dead after 3 s
 SWEEP_S = 1.0  # of clients
+MEMBERS_MAX = 64  # of a group, as a nameserver tells them
 SAVE_CONFIRMED_S = 5.0
 RETENTION_S = 10.0  # RocketMQ's cleanResourceInterval
 
@@ -153,6 +155,7 @@ class Role(ABC):
             self.receives.release()
             self.consumption.close()
             self.bulk.close(reason)
+            self.cuts.close(reason)
 
     async def close(self) -> None:
         """Close everything that was opened."""
@@ -383,12 +386,26 @@ class Role(ABC):
             broker_id=options.id,
             master=master,
         )
+        self.cuts = CutAdmin(
+            self.root,
+            topics,
+            store,
+            appender,
+            name=options.name,
+            member=options.id,
+            master=master,
+            accepts=options.accept_replays,
+            machine=self.machine,
+            store_host=lambda: self.admission.store_host,
+            address_of=lambda member: context.members.get(member, ""),
+        )
         if context.counted is not None:
             self.receives.on_delivered = context.counted.took
         return [
             self.messaging(master=master),
             admin.service(replays.methods()),
             letters.service(),
+            self.cuts.service(),
             self.replica_service(),
             self.bulk.service(),
         ]
@@ -487,6 +504,11 @@ class Role(ABC):
 
     def take_members(self, nameserver: str, members: tuple[Member, ...], settled: bool) -> None:
         """Take a nameserver's answer."""
+        if len(self.context.members) > MEMBERS_MAX:
+            self.context.members.clear()
+        self.context.members |= {
+            member.member_id or member.broker_id: member.address for member in members[:MEMBERS_MAX]
+        }
         self.members_changed(nameserver, members, settled)
         if self.context.elector is not None:
             self.context.elector.members_changed(nameserver, members, settled)

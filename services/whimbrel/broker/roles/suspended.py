@@ -28,6 +28,12 @@ WITHOUT_ROLE = frozenset(
         "Switchover",
         "PauseElections",
         "SetVoters",
+        "Empty",
+        "Reinit",
+        "Failover",
+        "ListCuts",
+        "ReadCut",
+        "MarkCut",
     }
 )
 

@@ -11,7 +11,7 @@ from whimbrel.model.wire import ELECTION_SERVICE
 from whimbrel.pb.whimbrel.replica.v1 import election_service_pb2 as elections
 from whimbrel.rpc.api.calls import Outbound, Trailers
 
-__all__ = ["seal", "suspect"]
+__all__ = ["empty", "seal", "suspect"]
 
 SERVICE = f"/{ELECTION_SERVICE}/"
 
@@ -75,3 +75,16 @@ def seal(broker_name: str, *, group: str, epoch: int, candidate: int) -> Outboun
 
     request = elections.SealRequest(broker_name=broker_name, group=group, epoch=epoch, candidate=candidate)
     return Outbound(SERVICE + "Seal", request.SerializeToString(), decode)
+
+
+def empty(broker_name: str, *, group: str, epoch: int, leader: int) -> Outbound[None]:
+    """Ask a member to empty its store, and to follow anew.
+
+    Args:
+        broker_name: shared by the brokers of the group.
+        group: uuid of the group.
+        epoch: that the asking member leads.
+        leader: its id as a member.
+    """
+    request = elections.EmptyRequest(broker_name=broker_name, group=group, epoch=epoch, leader=leader)
+    return Outbound(SERVICE + "Empty", request.SerializeToString(), lambda responses, _: None)

@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from whimbrel.errors import BadRequest, RequestError
+from whimbrel.model.cuts import CUT_PAGE_RECORDS_MAX, REPLAYED_IDS_MAX, REPLAYED_TOPICS_MAX
 from whimbrel.model.limits import (
     ACK_ENTRIES_MAX,
     DEAD_LETTERS_MAX,
@@ -34,7 +35,9 @@ from whimbrel.model.limits import (
 from whimbrel.model.wire import (
     ADMIN_SERVICE,
     BULK_SERVICE,
+    CUT_SERVICE,
     DEAD_LETTER_SERVICE,
+    ELECTION_ADMIN_SERVICE,
     ELECTION_SERVICE,
     GROUP_SERVICE,
     MESSAGING_SERVICE,
@@ -183,7 +186,23 @@ LIMITS: dict[str, Allowed] = {
         },
     ),
     **rows(GROUP_SERVICE, "Read Swap", {}),
-    **rows(ELECTION_SERVICE, "Suspect Seal", {}),
+    **rows(ELECTION_SERVICE, "Suspect Seal Empty", {}),
+    **rows(ELECTION_ADMIN_SERVICE, "Switchover PauseElections SetVoters Reinit Failover", {}),
+    **rows(
+        CUT_SERVICE,
+        "ListCuts ReadCut MarkCut",
+        {
+            # A page brought along holds 1 MiB, or one record of up to 16.
+            "ReplayCut": Allowed(
+                20 << 20,
+                {
+                    "records": CUT_PAGE_RECORDS_MAX,
+                    "topics": REPLAYED_TOPICS_MAX,
+                    "message_ids": REPLAYED_IDS_MAX,
+                },
+            )
+        },
+    ),
     **rows(REPLICA_SERVICE, "WatchMetadata Introduce", {"SyncLeases": LEASE_ENTRIES}),
     **dict.fromkeys(
         (

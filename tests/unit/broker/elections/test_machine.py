@@ -495,3 +495,178 @@ class TestAGroupThatIsMade:
         found.begin(0.0)
         found.learned(None, 0, self.ALONE)
         assert found.tick(self.ALONE) == []
+
+
+# What an operator asks
+
+
+LOST = replace(FACTS, connected=False, leaderless=True, votes=False)
+
+
+def forced(
+    answers: dict[int, Suspicion],
+    facts: Facts = GONE,
+    record: GroupRecord = RECORD,
+    chosen: tuple[int, ...] = (),
+) -> tuple[Election, str, GroupRecord | None]:
+    found = election(record)
+    why, changed = found.forced(answers, chosen, facts)
+    return found, why, changed
+
+
+@pytest.mark.parametrize(
+    ("answers", "facts", "text"),
+    [
+        ({3: suspicion(3)}, GONE, "without loss"),
+        ({}, FACTS, "member 1 hears a leader"),
+        ({3: suspicion(3, silent=False)}, LOST, "member 3 hears a leader"),
+        ({3: suspicion(3, log_end=1001, votes=False)}, GONE, "to byte 1001 in epoch 5"),
+        ({3: suspicion(3, last_epoch=6, votes=False)}, GONE, "name that member instead"),
+        ({4: suspicion(4, log_end=1001)}, GONE, "the log of member 4"),
+        ({}, replace(GONE, seat=""), "no store of it"),
+    ],
+)
+def test_a_loss_is_not_accepted_without_need_or_with_a_worse_log(
+    answers: dict[int, Suspicion], facts: Facts, text: str
+) -> None:
+    _, why, changed = forced(answers, facts)
+    assert text in why and changed is None
+
+
+def test_who_answers_votes_after_an_accepted_loss_and_all_of_them_have_to_seal() -> None:
+    answers = {3: suspicion(3, votes=False, epoch=8), 4: suspicion(4, log_end=0)}
+    found, why, changed = forced(answers, LOST)
+    assert why == "" and changed is not None
+    assert changed.voters == ((1, SEATS[1]), (3, SEATS[3])), "member 4 was no voter"
+    assert (changed.epoch, changed.leader, changed.acks, changed.prior) == (9, 1, 2, ())
+    assert changed.loss == 9 and changed.waives and changed.seals == 2
+    assert found.force(changed, LOST) == [Swap(changed, 7)]
+    promise, _ = found.swapped(True, changed, 8, LOST)
+    assert promise == Promise(9, 1)
+    assert found.promised(seal(1, 9, votes=False), LOST) == [], "one of two"
+    (opening,) = found.sealed(seal(3, 9, votes=False), LOST)
+    assert opening == Open(changed)
+
+
+def test_the_voters_may_be_named() -> None:
+    _, why, changed = forced({3: suspicion(3, votes=False)}, chosen=(1,))
+    assert why == "" and changed is not None and changed.voters == ((1, SEATS[1]),) and changed.acks == 1
+    assert "so it has to be one" in forced({3: suspicion(3, votes=False)}, chosen=(3,))[1]
+    assert "member 2 does not answer" in forced({}, chosen=(1, 2))[1]
+    strangers = suspicion(4, votes=False, group="e" * 32)
+    assert "member 4 does not answer, or has no store" in forced({4: strangers}, chosen=(1, 4))[1]
+
+
+def test_after_an_accepted_loss_who_may_have_lost_something_since_does_not_vote() -> None:
+    later = replace(RECORD, epoch=6, leader=3, voters=RECORD.voters[:1] + RECORD.voters[2:], loss=5)
+    assert not later.waives
+    found = election(later)
+    assert found.tick(LOST) == [] and "may have lost" in found.why
+    found = election(later)
+    found.tick(GONE)
+    (swap,) = found.suspected(suspicion(3), GONE)
+    assert isinstance(swap, Swap) and swap.record.loss == 5 and not swap.record.waives
+    found.swapped(True, swap.record, 8, GONE)
+    found.promised(seal(1, 7), GONE)
+    assert found.sealed(seal(3, 7, votes=False), GONE) == []
+    assert found.sealed(seal(3, 7), GONE) == [Open(swap.record)]
+
+
+def test_a_leader_without_a_majority_may_go_on_alone() -> None:
+    found = leading()
+    alone = replace(GONE, alone=True, promised=6, promised_to=1)
+    why, changed = found.forced({}, (), alone)
+    assert why == "" and changed is not None and changed.epoch == 7
+    assert found.force(changed, alone) == [Swap(changed, 8)]
+    (close,) = found.swapped(True, changed, 9, alone)
+    assert close == Close("the voters change")
+    promise, _ = found.closed(alone)
+    assert promise == Promise(7, 1)
+    (opening,) = found.promised(seal(1, 7), alone)
+    assert opening == Open(changed)
+
+
+def test_the_loss_is_over_once_enough_have_adopted_an_epoch() -> None:
+    found = leading()
+    record = replace(found.candidacy or RECORD, loss=6)
+    found.learned(record, 9, GONE)
+    assert "not done yet" in found.change_voters(RECORD.voters, GONE)[0]
+    later = replace(GONE, now=110.0)
+    assert found.tick(later) == []
+    (swap,) = found.tick(replace(later, adopted=1))
+    assert isinstance(swap, Swap) and swap.record == replace(record, loss=0)
+
+
+def test_a_store_is_emptied_for_the_leader_only_and_nobody_stands_or_promises_meanwhile() -> None:
+    found = election()
+    assert "does not lead epoch 4" in found.begin_emptying(4, 2)
+    assert "does not lead epoch 5" in found.begin_emptying(5, 3)
+    assert found.begin_emptying(5, 2) == ""
+    assert "already" in found.begin_emptying(5, 2)
+    assert found.asked_to_seal(6, 3, FACTS) == ("its store is being emptied", [])
+    assert found.tick(GONE) == [] and found.why == "its store is being emptied"
+    found.emptied()
+    assert found.asked_to_seal(6, 3, FACTS) == ("", [Promise(6, 3)])
+    candidate = sealing()
+    assert "is sealing" in candidate.begin_emptying(6, 1)
+
+
+BOTH = ((1, SEATS[1]), (2, SEATS[2]))
+
+
+def surviving(copies_min: int, voters: int) -> tuple[Election, Facts]:
+    """Return a leader, and what it knows when the others are just gone."""
+    found = leading()
+    found.copies_min = copies_min
+    record = replace(
+        found.record or RECORD,
+        voters=tuple((member, SEATS[member]) for member in range(1, voters + 1)),
+        acks=voters // 2 + 1,
+        leader=1,
+        epoch=6,
+    )
+    found.learned(record, 20, GONE)
+    return found, replace(GONE, promised=6, promised_to=1)
+
+
+def test_a_survivor_takes_out_who_is_away_where_so_few_copies_may_commit() -> None:
+    found, facts = surviving(1, 2)
+    for second in range(1, 15):
+        assert found.tick(replace(facts, now=100.0 + second)) == []
+    (swap,) = found.tick(replace(facts, now=115.0))
+    assert isinstance(swap, Swap)
+    record = swap.record
+    assert (record.voters, record.acks, record.prior, record.out) == (((1, SEATS[1]),), 1, BOTH, (2,))
+    assert record.history[0].why == "member 2 was away for 15 s" and record.epoch == 7
+    (close,) = found.swapped(True, record, 21, facts)
+    assert isinstance(close, Close)
+    found.closed(facts)
+    (opening,) = found.promised(seal(1, 7), facts)
+    assert opening == Open(record), "the survivor's seal is enough of both"
+    found.opened(facts)
+    (swap,) = found.tick(replace(facts, now=130.0))
+    assert isinstance(swap, Swap) and swap.record == replace(record, prior=(), prior_acks=0)
+    found.swapped(True, swap.record, 22, facts)
+    why, (swap,) = found.change_voters(BOTH, replace(facts, now=140.0))
+    assert why == "" and isinstance(swap, Swap) and swap.record.out == ()
+
+
+@pytest.mark.parametrize(
+    ("copies_min", "voters", "present"),
+    [(0, 2, ()), (2, 2, ()), (1, 2, (2,)), (1, 3, ()), (4, 5, (2, 3)), (5, 7, (2, 3, 4))],
+)
+def test_nobody_is_taken_out_otherwise(copies_min: int, voters: int, present: tuple[int, ...]) -> None:
+    found, facts = surviving(copies_min, voters)
+    for second in range(1, 40):
+        assert found.tick(replace(facts, now=100.0 + second, present=frozenset(present))) == []
+
+
+def test_one_is_taken_out_at_a_time_and_who_comes_back_is_not() -> None:
+    found, facts = surviving(2, 5)
+    for second in range(1, 10):
+        assert found.tick(replace(facts, now=100.0 + second, present=frozenset({2, 3, 4}))) == []
+    for second in range(10, 15):
+        assert found.tick(replace(facts, now=100.0 + second, present=frozenset({2, 3}))) == []
+    (swap,) = found.tick(replace(facts, now=115.0, present=frozenset({2, 3})))
+    assert isinstance(swap, Swap) and swap.record.out == (5,), "member 4 was there until lately"
+    assert found.tick(replace(facts, now=117.0, present=frozenset({2, 3}))) == []

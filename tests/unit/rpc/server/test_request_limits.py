@@ -34,7 +34,9 @@ from whimbrel.rpc.server.responses import failing_with
 PROTOS = (
     "apache.rocketmq.v2.service",
     "whimbrel.admin.v1.admin_service",
+    "whimbrel.admin.v1.cut_service",
     "whimbrel.admin.v1.dead_letter_service",
+    "whimbrel.admin.v1.election_admin_service",
     "whimbrel.bulk.v1.bulk_service",
     "whimbrel.group.v1.group_service",
     "whimbrel.registry.v1.registry_service",

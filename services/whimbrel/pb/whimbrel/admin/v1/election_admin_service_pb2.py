@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _POOL.AddSerializedFile(b'\n.whimbrel/admin/v1/election_admin_service.proto\x12\x11whimbrel.admin.v1\"#\n\x11SwitchoverRequest\x12\x0e\n\x06member\x18\x01 \x01(\x05\"$\n\x12SwitchoverResponse\x12\x0e\n\x06member\x18\x01 \x01(\x05\"\'\n\x15PauseElectionsRequest\x12\x0e\n\x06paused\x18\x01 \x01(\x08\"\x18\n\x16PauseElectionsResponse\"#\n\x10SetVotersRequest\x12\x0f\n\x07members\x18\x01 \x03(\x05\"\"\n\x11SetVotersResponse\x12\r\n\x05\x65poch\x18\x01 \x01(\x03\x32\xb0\x02\n\x14\x45lectionAdminService\x12Y\n\nSwitchover\x12$.whimbrel.admin.v1.SwitchoverRequest\x1a%.whimbrel.admin.v1.SwitchoverResponse\x12\x65\n\x0ePauseElections\x12(.whimbrel.admin.v1.PauseElectionsRequest\x1a).whimbrel.admin.v1.PauseElectionsResponse\x12V\n\tSetVoters\x12#.whimbrel.admin.v1.SetVotersRequest\x1a$.whimbrel.admin.v1.SetVotersResponseb\x06proto3')
+DESCRIPTOR = _POOL.AddSerializedFile(b'\n.whimbrel/admin/v1/election_admin_service.proto\x12\x11whimbrel.admin.v1\"#\n\x11SwitchoverRequest\x12\x0e\n\x06member\x18\x01 \x01(\x05\"$\n\x12SwitchoverResponse\x12\x0e\n\x06member\x18\x01 \x01(\x05\"\'\n\x15PauseElectionsRequest\x12\x0e\n\x06paused\x18\x01 \x01(\x08\"\x18\n\x16PauseElectionsResponse\"#\n\x10SetVotersRequest\x12\x0f\n\x07members\x18\x01 \x03(\x05\"\"\n\x11SetVotersResponse\x12\r\n\x05\x65poch\x18\x01 \x01(\x03\"\x1f\n\rReinitRequest\x12\x0e\n\x06member\x18\x01 \x01(\x05\"\x10\n\x0eReinitResponse\"H\n\x0f\x46\x61iloverRequest\x12\x0e\n\x06voters\x18\x01 \x03(\x05\x12\x13\n\x0b\x61\x63\x63\x65pt_loss\x18\x02 \x01(\x08\x12\x10\n\x08revision\x18\x03 \x01(\x03\"\xad\x01\n\x10\x46\x61iloverResponse\x12\r\n\x05\x65poch\x18\x01 \x01(\x03\x12\x10\n\x08revision\x18\x02 \x01(\x03\x12\x33\n\x08\x61nswered\x18\x03 \x03(\x0b\x32!.whimbrel.admin.v1.MemberPosition\x12\x0f\n\x07missing\x18\x04 \x03(\x05\x12\x0e\n\x06voters\x18\x05 \x03(\x05\x12\x11\n\tcommitted\x18\x06 \x01(\x03\x12\x0f\n\x07refusal\x18\x07 \x01(\t\"T\n\x0eMemberPosition\x12\x0e\n\x06member\x18\x01 \x01(\x05\x12\x12\n\nlast_epoch\x18\x02 \x01(\x03\x12\x0f\n\x07log_end\x18\x03 \x01(\x03\x12\r\n\x05votes\x18\x04 \x01(\x08\x32\xd4\x03\n\x14\x45lectionAdminService\x12Y\n\nSwitchover\x12$.whimbrel.admin.v1.SwitchoverRequest\x1a%.whimbrel.admin.v1.SwitchoverResponse\x12\x65\n\x0ePauseElections\x12(.whimbrel.admin.v1.PauseElectionsRequest\x1a).whimbrel.admin.v1.PauseElectionsResponse\x12V\n\tSetVoters\x12#.whimbrel.admin.v1.SetVotersRequest\x1a$.whimbrel.admin.v1.SetVotersResponse\x12M\n\x06Reinit\x12 .whimbrel.admin.v1.ReinitRequest\x1a!.whimbrel.admin.v1.ReinitResponse\x12S\n\x08\x46\x61ilover\x12\".whimbrel.admin.v1.FailoverRequest\x1a#.whimbrel.admin.v1.FailoverResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -43,6 +43,16 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_SETVOTERSREQUEST']._serialized_end=246
   _globals['_SETVOTERSRESPONSE']._serialized_start=248
   _globals['_SETVOTERSRESPONSE']._serialized_end=282
-  _globals['_ELECTIONADMINSERVICE']._serialized_start=285
-  _globals['_ELECTIONADMINSERVICE']._serialized_end=589
+  _globals['_REINITREQUEST']._serialized_start=284
+  _globals['_REINITREQUEST']._serialized_end=315
+  _globals['_REINITRESPONSE']._serialized_start=317
+  _globals['_REINITRESPONSE']._serialized_end=333
+  _globals['_FAILOVERREQUEST']._serialized_start=335
+  _globals['_FAILOVERREQUEST']._serialized_end=407
+  _globals['_FAILOVERRESPONSE']._serialized_start=410
+  _globals['_FAILOVERRESPONSE']._serialized_end=583
+  _globals['_MEMBERPOSITION']._serialized_start=585
+  _globals['_MEMBERPOSITION']._serialized_end=669
+  _globals['_ELECTIONADMINSERVICE']._serialized_start=672
+  _globals['_ELECTIONADMINSERVICE']._serialized_end=1140
 # @@protoc_insertion_point(module_scope)

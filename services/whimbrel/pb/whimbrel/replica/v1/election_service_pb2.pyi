@@ -69,3 +69,19 @@ class SealResponse(_message.Message):
     member: int
     votes: bool
     def __init__(self, sealed: _Optional[bool] = ..., promised: _Optional[int] = ..., promised_to: _Optional[int] = ..., last_epoch: _Optional[int] = ..., log_end: _Optional[int] = ..., seat: _Optional[str] = ..., why: _Optional[str] = ..., member: _Optional[int] = ..., votes: _Optional[bool] = ...) -> None: ...
+
+class EmptyRequest(_message.Message):
+    __slots__ = ("broker_name", "group", "epoch", "leader")
+    BROKER_NAME_FIELD_NUMBER: _ClassVar[int]
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    LEADER_FIELD_NUMBER: _ClassVar[int]
+    broker_name: str
+    group: str
+    epoch: int
+    leader: int
+    def __init__(self, broker_name: _Optional[str] = ..., group: _Optional[str] = ..., epoch: _Optional[int] = ..., leader: _Optional[int] = ...) -> None: ...
+
+class EmptyResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
