@@ -115,7 +115,6 @@ class Committed:
         if (led.name, led.at) != (member.name, now):
             self.fail("I1", f"{member.name} begins epoch {epoch}, which {led.name} began at {led.at:.3f}")
         self.check_leader(member, epoch, end)
-        self.cluster.history.takeovers.append(now)
 
     def check_leader(self, member: Member, epoch: int, end: int) -> None:
         """I2: a leader's log, which ends there, holds all that was committed in earlier epochs."""
