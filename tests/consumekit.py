@@ -90,6 +90,7 @@ class FakeJournal:
     """A journal in memory, which a disk can fill up."""
 
     sync_failures = 0
+    appended = synced = 1
 
     def __init__(self) -> None:
         self.chunks: list[bytes] = []
@@ -107,6 +108,13 @@ class FakeJournal:
         if self.full:
             raise StoreFull("full")
         self.chunks.append(entries)
+        self.appended += 1
+
+    def sync_promptly(self, on_synced: Callable[[], None]) -> None:
+        pass
+
+    def rewrite(self) -> bool:
+        return False
 
     def beat(self) -> None:
         pass

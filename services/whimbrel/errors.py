@@ -19,6 +19,7 @@
     ├── Stored                  the message is stored, but its durability was not confirmed in time
     │   ├── FlushTimeout, ReplicaTimeout
     │   ├── NotCommitted                    a kind of ReplicaTimeout: it may be kept or not
+    │   │   └── NotStored                   the same of what stands beside the log
     ├── CorruptRecord           bytes on disk do not decode
     ├── StoreError              the store directory can't be used as it is
     ├── PeerError               the other end of a connection
@@ -40,8 +41,8 @@ __all__ = [
     "IllegalMessageGroup", "IllegalMessageId", "IllegalOffset", "IllegalPropertyKey", "IllegalTag",
     "IllegalTopic", "InvalidReceiptHandle", "InvalidTransactionId", "LeaderAway", "LeftOut",
     "LocalProtocolError", "MessageCorrupted", "MessageEmpty", "MessageTooLarge", "MessageTypeConflict",
-    "NoBroker", "NoReplica", "NotCommitted", "NotMaster", "NotReady", "NotRecovered", "NotSupported",
-    "NotWritable", "OffsetNotFound", "OwnerAway", "PeerError",
+    "NoBroker", "NoReplica", "NotCommitted", "NotMaster", "NotReady", "NotRecovered", "NotStored",
+    "NotSupported", "NotWritable", "OffsetNotFound", "OwnerAway", "PeerError",
     "PropertiesTooLarge", "QueueNotFound", "RangeGone", "Refused", "RemoteProtocolError", "ReplicaTimeout",
     "RequestError", "RequestTimeout", "StoreError", "StoreFull", "Stored", "Throttled", "TopicNotFound",
     "Unavailable", "WhimbrelError", "error_for_code",
@@ -410,6 +411,16 @@ class NotCommitted(ReplicaTimeout):
 
     reason = "NOT_COMMITTED"
     effect = "unknown"
+
+
+class NotStored(NotCommitted):
+    """A change beside the log (an acknowledgement, a position, a topic) is not stored by a majority.
+
+    It is done here, and is undone if a member leads next that does not know of it. Clients get the code of a
+    `ReplicaTimeout`, and the text.
+    """
+
+    reason = "NOT_STORED"
 
 
 class CorruptRecord(WhimbrelError):

@@ -33,6 +33,7 @@ from sim.plan import END_S, QUIET_S, Fault, Plan
 from sim.positions import LedgerClient
 from sim.process import SimProcess
 from sim.scheduler import Crash, Scheduler
+from sim.tables import TablesClient
 from sim.takeover import Takeovers
 from sim.upkeep import SELDOM, TRANSIENT
 from whimbrel.broker.options import BrokerOptions
@@ -114,7 +115,7 @@ class Cluster:
     Attributes:
         history: what clients saw of the main topic.
         histories: the same, by topic.
-        admin, ledger, kinds: clients that not each plan has.
+        admin, ledger, tables, kinds: clients that not each plan has.
         log: lines for people about faults and restarts.
         processes, nodes: all that there ever were: what a dead process leaves is collected after the run.
         addresses: of hosts, by name.
@@ -140,6 +141,7 @@ class Cluster:
         self.kinds = Kinds(self)
         self.admin: AdminClient | None = None
         self.ledger: LedgerClient | None = None
+        self.tables: TablesClient | None = None
         self.log: list[str] = []
         self.processes: list[SimProcess] = []
         self.nodes: list[LoopNode | ReplicatorNode] = []
@@ -260,9 +262,17 @@ class Cluster:
         if upkeep.commits:
             process = self.process("ledger", self.addresses["c1"])
             self.ledger = LedgerClient(
-                process, network, endpoint=access, topic=TOPIC, master=self.addresses["b0"]
+                process,
+                network,
+                endpoint=access,
+                topic=TOPIC,
+                master="" if self.plan.elected else self.addresses["b0"],
             )
             self.nodes.append(self.ledger)
+        if self.plan.elected:
+            process = self.process("tables", self.addresses["c1"])
+            self.tables = TablesClient(process, network, endpoint=access, until=QUIET_S)
+            self.nodes.append(self.tables)
 
     def acknowledged(self, sent: Sent) -> None:
         """Tell that a send was answered OK."""

@@ -33,6 +33,7 @@ from whimbrel.replicator.promises import Promises
 
 if TYPE_CHECKING:
     from sim.cluster import Cluster, Member
+    from whimbrel.broker.roles.master import MasterRole
     from whimbrel.model.group_record import GroupRecord
     from whimbrel.store.master_store import MasterStore
 
@@ -61,6 +62,9 @@ class Watcher(Protocol):
 
     def has_cut(self, member: "Member", point: int, end: int) -> None:
         """It has."""
+
+    def serves(self, member: "Member", role: "MasterRole") -> None:
+        """A leader has begun to serve consumers."""
 
 
 @dataclass
@@ -202,12 +206,19 @@ class Elections:
     def has_cut(self, member: "Member", point: int, end: int) -> None:
         """Nothing."""
 
+    def serves(self, member: "Member", role: "MasterRole") -> None:
+        """Nothing."""
+
 
 @contextmanager
 def watched(told: Callable[..., None]) -> Iterator[None]:
     """Have the production code tell what it does: see `Watcher`."""
     go, advance, intend, over = Election.go, MajorityCommit.advance, Promises.intend_cut, Elector.over
-    begin, finish = vars(master)["begin_epoch"], Promises.finish_cut
+    begin, finish, begin_serving = (
+        vars(master)["begin_epoch"],
+        Promises.finish_cut,
+        master.MasterRole.begin_serving,
+    )
 
     def watched_go(self: Election, state: State, now: float) -> None:
         go(self, state, now)
@@ -240,7 +251,12 @@ def watched(told: Callable[..., None]) -> Iterator[None]:
         if not task.cancelled() and (error := task.exception()) is not None:
             running[-1].report_failure(error)
 
+    def watched_serving(self: "MasterRole") -> None:
+        begin_serving(self)
+        told("serves", self)
+
     with (
+        patch.object(master.MasterRole, "begin_serving", watched_serving),
         patch.object(Elector, "over", watched_over),
         patch.object(Election, "go", watched_go),
         patch.object(MajorityCommit, "advance", watched_advance),

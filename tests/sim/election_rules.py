@@ -1,17 +1,23 @@
 """Rules of elections that can be switched off, one at a time, as in `rules.py`: `make sim-elections RULES=1`.
 
-They bear the identifiers of `tests/failover/rules.py`, whose models find them as well.
+R1 to R13 bear the identifiers of `tests/failover/rules.py`, whose models find them as well. Q0 to Q6 concern
+what stands beside the log (`cluster/state_quorum.py`, `cluster/leader_state.py`).
 """
 
 from pathlib import Path
 from typing import Any, Final
+from weakref import WeakKeyDictionary
 
 from sim.rules import Patch
+from whimbrel.broker.cluster.leader_state import LeaderState, MemberStream
+from whimbrel.broker.cluster.state_quorum import StateQuorum
+from whimbrel.broker.consume.lease_store import LeaseStore
 from whimbrel.broker.elections import machine
 from whimbrel.broker.elections.machine import Action, Election, Facts, Open, State
 from whimbrel.broker.produce.commit import MajorityCommit
 from whimbrel.broker.roles import master
 from whimbrel.broker.roles.epochs import begin_epoch
+from whimbrel.errors import WhimbrelError
 from whimbrel.ha.epochs import encode_epochs
 from whimbrel.ha.switching import SwitchingSlave
 from whimbrel.model.group_record import GroupRecord
@@ -137,6 +143,27 @@ def cut_without_keeping(*arguments: Any) -> Path:
     return Path(arguments[0]) / "whimbrel"
 
 
+def answer_at_once(answer: Any) -> Any:
+    """Wait for nobody (Q0 off)."""
+    if isinstance(answer, WhimbrelError):
+        raise answer
+    return answer
+
+
+def hold_news_only(self: StateQuorum, answer: Any) -> Any:
+    """Let an answer wait only where its call has changed something (Q3 off)."""
+    number = self.newest()
+    before, LAST[self] = LAST.get(self, 0), number
+    return answer_at_once(answer) if number == before else hold(self, answer)
+
+
+def take_no_tables(self: LeaderState, stream: MemberStream, piece: bytes, *, done: bool) -> None:
+    """Go on with our own tables (Q5a off)."""
+    stream.tables_done = stream.tables_done or done
+
+
+LAST: WeakKeyDictionary[StateQuorum, int] = WeakKeyDictionary()
+hold = StateQuorum.hold
 consider, end_for = Election.consider, Feeder.end_for
 
 ELECTION_RULES: Final[dict[str, tuple[Patch, ...]]] = {
@@ -175,6 +202,18 @@ ELECTION_RULES: Final[dict[str, tuple[Patch, ...]]] = {
         (Follower, "overlap_start", lambda self, _: self.log.end),
     ),
     "a majority holds what is committed": ((MajorityCommit, "advance", lambda self: commit_alone(self)),),
+    "Q0 answers wait until a majority has the change": (
+        (StateQuorum, "hold", lambda self, answer: answer_at_once(answer)),
+        (StateQuorum, "hold_later", lambda self, made: made),
+    ),
+    "Q1 a stream bears the epoch that its member has promised": ((LeaderState, "check_epoch", nothing),),
+    "Q3 what is done already waits as well": ((StateQuorum, "hold", hold_news_only),),
+    "Q4 enough hand their state over before a leader leads": ((LeaderState, "missing", lambda self: ""),),
+    "Q5 a leader's tables are a majority's before it takes changes": (
+        (LeaderState, "unstored", lambda self: ""),
+    ),
+    "Q5a the newest tables win": ((LeaderState, "take_piece", take_no_tables),),
+    "Q6 a report is of what is on the disk": ((LeaseStore, "durable", property(lambda self: self.number)),),
     "what is cut is kept": ((divergence, "save", cut_without_keeping),),
 }
 # Rules that no seed before this one notices.

@@ -4,7 +4,8 @@
     modes      synchronous or asynchronous flush
     faults     three to six, at hosts or at whoever leads when they come; in half of the plans several of the
                leader in a row, in as many one while an election is under way; of nameservers and clients, too
-    kinds      of messages: delayed ones, transactions
+    kinds      of messages: delayed, transactional, ordered, failing
+    clients    that commit positions, and change topics and groups, besides
 
 `elections_plan` draws all of it from the seed alone. Only such faults are drawn as the group must stand
 without a person: under asynchronous flush not all hosts lose their power, and one disk is replaced at most
@@ -14,14 +15,12 @@ without a person: under asynchronous flush not all hosts lose their power, and o
 import random
 from dataclasses import replace
 
-from sim.kinds import LATER, PAID, draw_kinds
+from sim.kinds import LATER, draw_kinds
 from sim.plan import BEGIN_S, BURST, QUIET_S, Fault, Mode, Plan
 from sim.upkeep import Upkeep
 
 __all__ = ["ELECTION_FAULTS", "elections_plan"]
 
-# Groups of consumers with settings of their own are metadata, which no majority keeps yet.
-KINDS_KEPT = {LATER, PAID}
 MEMBERS = ("b0", "b1", "b2")
 ROW_SHARE, UPON_SHARE = (
     0.5,
@@ -85,8 +84,8 @@ def elections_plan(seed: int) -> Plan:
         faults=tuple(sorted(faults, key=lambda fault: fault.at)),
         own_entry=own_entry,
         line_share=0.0,
-        upkeep=Upkeep(),
-        kinds=draw_kinds(seed, Upkeep()) & (KINDS_KEPT - ({LATER} if clocks else set())),
+        upkeep=Upkeep(commits=True),
+        kinds=draw_kinds(seed, Upkeep()) - ({LATER} if clocks else set()),
         elected=True,
     )
 

@@ -18,6 +18,7 @@
     later, ...     what `kinds.py` says of delayed, transactional, ordered and failing messages
     back, ...      what `positions.py` says of consumer offsets
     history        in the end no finding of `histories.py` stands against what any member has in its queues
+    I9, I11, ...   what `state.py` says of leases and metadata of groups that elect their masters
     I1 to I12      what `committed.py` says of groups that elect their masters; prefix, confirmed and what
                    slaves hold is in that
 
@@ -37,6 +38,7 @@ from sim.disk import File
 from sim.plan import QUIET_S
 from sim.positions import PositionChecks
 from sim.retention import RetentionChecks
+from sim.state import StateChecks
 from sim.upkeep import TRANSIENT, Upkeep
 from whimbrel.store.codec import decode_record
 from whimbrel.store.segment import segment_name
@@ -45,6 +47,7 @@ from whimbrel.store.shared_page import SharedPage
 __all__ = ["Invariants", "Violation"]
 
 ACK_WINDOW_S = 12.0  # what is acknowledged is flushed within 0.5 s; a delivery may be on its way for longer
+DELIVERY_S = 4.0  # a delivery may be on its way for so long
 LATE_S = QUIET_S + 12.0  # sends that begin later must be taken
 
 
@@ -66,15 +69,17 @@ class Invariants:
         self.found: Violation | None = None
         self.confirmation: Confirmation | None = None
         self.committed: Committed | None = None
+        self.state: StateChecks | None = None
         if cluster.elections is None:
             self.confirmation = Confirmation(cluster, self.fail, self.looked)
         else:
             self.committed = Committed(cluster, cluster.elections, self.fail, self.looked)
+            self.state = StateChecks(cluster, cluster.elections, self.fail, self.looked)
         cluster.after_step.append(self.step)
         cluster.on_ack.append(self.check_acknowledged)
         for topic, history in cluster.histories.items():
             if topic != TRANSIENT:  # acknowledgements are forgotten with their topic
-                history.ack_window_s = ACK_WINDOW_S
+                history.ack_window_s = ACK_WINDOW_S if cluster.elections is None else DELIVERY_S
         self.retention: RetentionChecks | None = None
         self.positions: PositionChecks | None = None
         if cluster.plan.keeps_master:
@@ -116,6 +121,8 @@ class Invariants:
             self.check_confirmed(member, page)
         if self.committed is not None:
             self.committed.step()
+        if self.state is not None:
+            self.state.step()
         if self.confirmation is not None:
             for member in members:
                 if member.number:

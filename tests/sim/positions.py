@@ -47,7 +47,7 @@ class LedgerClient(LoopNode):
     """Reads queues by offset and commits how far it has come; some commits come late, or ask for too much.
 
     Attributes:
-        master: the host of the master.
+        master: the host of the master; "" where any member may have been asked, and the leader answers.
         next: by queue id, the next offset to read.
         answered: by queue id, when the master answered which commits OK: times and offsets.
     """
@@ -98,7 +98,7 @@ class LedgerClient(LoopNode):
     async def commit(self, puller: PullConsumer, queue: Queue, offset: int) -> None:
         """Commit, and note that it was answered."""
         await puller.commit(queue, offset)
-        if queue.endpoints[0].host == self.master:  # else a slave acts for it
+        if self.master in ("", queue.endpoints[0].host):  # else a slave acts for it
             now = self.process.scheduler.now
             self.answered.setdefault(queue.queue_id, []).append((now, offset))
 

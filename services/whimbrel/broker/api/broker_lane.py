@@ -96,6 +96,7 @@ class BrokerLane:
         size_bounds: Sequence[float] = (),
         on_appended: OnAppended | None = None,
         on_calls: OnCalls | None = None,
+        sends_wait: Callable[[], bool] = lambda: False,
     ) -> None:
         """Take what sends and acknowledgements need.
 
@@ -106,7 +107,9 @@ class BrokerLane:
             size_bounds: of the histogram of record sizes.
             on_appended: called with each topic's records, counted by these bounds, and all their bytes.
             on_calls: called with the calls of each pass, when they are answered.
+            sends_wait: whether answers of sends wait for more than the log just now: then Python takes them.
         """
+        self.sends_wait = sends_wait
         self.passes, self.store, self.admission, self.appender = passes, store, admission, appender
         self.clients, self.size_bounds = clients, [int(bound) for bound in size_bounds]
         self.acks, self.handle_begin = acks, handle_begin(broker_name).encode()
@@ -224,7 +227,7 @@ class BrokerLane:
         born_ms = now_ms = store.clock()
         if now_ms < store.store_time_ms:
             now_ms = store.store_time(now_ms)
-        if not room or left == 0:
+        if not room or left == 0 or self.sends_wait():
             return None, now_ms
         return (store.written, room, now_ms, born_ms, left, self.unsampled), now_ms
 

@@ -9,7 +9,8 @@
 **Waiting.** A nameserver says which members of the group are alive. Then every slave reports what was
 acknowledged there meanwhile, and how far its log goes. The wait is bounded, since a slave that does not
 connect must not stop the group: by `MERGE_WAIT_S` for slaves that are configured but not registered, by
-`LIVE_WAIT_S` for those that nameservers hold to be alive.
+`LIVE_WAIT_S` for those that nameservers hold to be alive. A master that was elected waits for as many as
+`unmerged` asks for, however long that takes (`leader_state.py`).
 """
 
 import logging
@@ -18,12 +19,16 @@ from collections.abc import Callable
 from whimbrel.broker.cluster.write_admission import WriteAdmission
 from whimbrel.model.registration import Member
 
-__all__ = ["LIVE_WAIT_S", "MERGE_WAIT_S", "Leadership"]
+__all__ = ["LIVE_WAIT_S", "MERGE_WAIT_S", "REST_WAIT_S", "Leadership"]
 
 logger = logging.getLogger(__name__)
 
 MERGE_WAIT_S = 3.0  # slaves come back to a restarted master within a second; longer and they are in trouble
 LIVE_WAIT_S = 10.0  # a hung slave is out of the nameservers' tables by then, one cut off has renewed there
+
+# For live members besides those without which a leader that was elected may not lead. What only they have was
+# answered to nobody: without it messages that are being consumed come again.
+REST_WAIT_S = 0.5
 
 
 class Leadership:
@@ -46,6 +51,7 @@ class Leadership:
         merged: Callable[[], int],
         on_change: Callable[[], None],
         uncommitted: Callable[[], str] = str,
+        unmerged: Callable[[], str] = str,
         live_wait_s: float = LIVE_WAIT_S,
     ) -> None:
         """Prepare; `begin` starts the waiting.
@@ -59,6 +65,7 @@ class Leadership:
             on_change: called when `leads` or `refusal` has another value.
             uncommitted: gives why writes are refused while the log that we began with is not committed, ""
                 once it is.
+            unmerged: gives why this master may not lead yet, however long it has waited; "" once it may.
             live_wait_s: how long slaves are waited for that nameservers hold to be alive.
         """
         self.admission = admission
@@ -67,7 +74,7 @@ class Leadership:
         self.name = name
         self.expected, self.live_wait_s = expected_slaves, live_wait_s
         self.log_end, self.merged = log_end, merged
-        self.on_change, self.uncommitted = on_change, uncommitted
+        self.on_change, self.uncommitted, self.unmerged = on_change, uncommitted, unmerged
         self.holds_for_commit = True  # until all is committed that the log held when we began
         self.started_at = self.settled_at = 0.0
         self.members: dict[str, tuple[Member, ...]] = {}  # by nameserver
@@ -178,7 +185,7 @@ class Leadership:
     def settle_refusal(self) -> None:
         refusal = self.admission.refusal
         if not self.leads:
-            refusal = refusal or "the slaves have not told yet what was acknowledged there"
+            refusal = refusal or self.unmerged() or "the slaves have not told yet what was acknowledged there"
         if self.holds_for_commit:
             uncommitted = self.uncommitted()
             self.holds_for_commit = bool(uncommitted)
@@ -189,6 +196,8 @@ class Leadership:
 
     def slaves_have_reported(self, now: float) -> bool:
         """Tell whether all slaves have reported what they hold, or have had the time to."""
+        if self.unmerged():
+            return False
         alive = {member.broker_id for known in self.members.values() for member in known} - {0}
         reported, waited = self.merged(), now - self.settled_at
         if reported < len(alive):

@@ -6,8 +6,12 @@
 
 What changes while the full state is being sent waits until that is through, so that the peer never gets
 a later offset of a queue before the earlier ones: a peer that serves consumers meanwhile would take them
-for unread. Entries merge in any order and any number of times (`leases.py`), so nothing is numbered or
-acknowledged here, and a stream that breaks leaves nothing to repair.
+for unread. Entries merge in any order and any number of times (`leases.py`), so a stream that breaks leaves
+nothing to repair.
+
+A message that leaves nothing waiting has a number (`LeaseStore.number`): who has all messages up to it, has
+all changes up to that one. Where members are elected a leader sends it, and its peer tells up to which number
+all is on its disk (`state_quorum.py`); elsewhere nobody looks at it.
 
 Entries of the kind "order" go only to a peer that has said that it reads them: an earlier version ends the
 stream at a kind that it does not know. A slave says so in its first message. The master answers in its first
@@ -39,6 +43,9 @@ class LeaseExchange:
 
     Call `push` after creation, whenever `ready` was called, and when the transport has room again. Call
     `close` when the stream is over.
+
+    Attributes:
+        number: of the message that is being sent; 0 where more is waiting, or nothing is numbered.
     """
 
     def __init__(
@@ -48,6 +55,7 @@ class LeaseExchange:
         ready: Callable[[], None],
         chunk_bytes: int = CHUNK_BYTES,
         peer_reads_orders: bool = False,
+        numbers: bool = False,
     ) -> None:
         """Begin a stream.
 
@@ -66,12 +74,19 @@ class LeaseExchange:
         self.signalled = False  # `ready` was called since the last push
         self.overflowed = False
         self.peer_complete = False
+        self.numbers = numbers
+        self.number = self.told = 0
         lease_store.add_listener(self)
 
     @property
     def pending(self) -> bool:
         """Whether there is something to push."""
-        return self.state is not None or self.refused is not None or bool(self.waiting)
+        return (
+            self.state is not None
+            or self.refused is not None
+            or bool(self.waiting)
+            or (self.numbers and self.told != self.lease_store.number)
+        )
 
     def push(self, send: Callable[[bytes, bool], bool]) -> None:
         """Hand messages to the transport until it refuses one; that one comes again with the next push.
@@ -130,6 +145,7 @@ class LeaseExchange:
 
     def next_message(self) -> tuple[bytes, bool]:
         pieces, size = [], 0
+        self.number = 0
         if self.state is not None:
             for entry in self.state:
                 if is_order(entry) and not self.peer_reads_orders:
@@ -139,10 +155,17 @@ class LeaseExchange:
                 if size >= self.chunk_bytes:
                     return b"".join(pieces), False
             self.state = None
+            self.note_number()
             return b"".join(pieces), True
         while self.waiting and size < self.chunk_bytes:
             entry = self.waiting.popleft()
             pieces.append(entry)
             size += len(entry)
         self.waiting_bytes -= size
+        self.note_number()
         return b"".join(pieces), False
+
+    def note_number(self) -> None:
+        """Give the message that is made a number, where nothing waits behind it."""
+        if self.numbers and not self.waiting:
+            self.number = self.told = self.lease_store.number

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from whimbrel.broker.tables.groups import GroupTable
+from whimbrel.broker.tables.metadata_version import MetadataVersion
 from whimbrel.broker.tables.offset_files import DelayOffsets, OffsetFile, Offsets
 from whimbrel.broker.tables.shared_topics import TopicSharing
 from whimbrel.broker.tables.topics import TopicTable
@@ -59,6 +60,7 @@ class Metadata:
     confirmed: int | None = None  # up to where the master's log is confirmed
     given_offsets: tuple[int, str] | None = None  # a place in the log, and how far queues had come there
     shared_topics: str | None = None  # not RocketMQ's: what other brokers have of our topics
+    version: MetadataVersion | None = None  # an elected leader's, once this is stored
     timers: tuple[int, int] | None = None  # until when delayed messages are delivered, and the log's end then
 
     def since(self, sent: "Metadata") -> "Metadata":
@@ -172,6 +174,10 @@ class MetadataSource:
             given_offsets=self.read_given_offsets() if self.read_given_offsets is not None else None,
             timers=self.read_timers() if self.read_timers is not None else None,
         ).over(self.others().over(self.confirmed()))
+
+    def whole(self) -> Metadata:
+        """Return what one leader takes over from another: all tables, and delay offsets."""
+        return replace(self.everything(Known(), self.others()), delay_offsets=self.delays.text)
 
     def everything(self, known: Known, rest: Metadata | None = None) -> Metadata:
         """Return all texts, and of topics and groups what a slave has not; `rest` is that of the round."""

@@ -15,11 +15,12 @@ from typing import Any
 from whimbrel.broker.cluster.backoff import RETRY_S_MAX, Attempt, Pause, keep_trying
 from whimbrel.broker.cluster.metadata import EncodedChange, Metadata
 from whimbrel.broker.tables.groups import GroupTable
+from whimbrel.broker.tables.metadata_version import MetadataVersion
 from whimbrel.broker.tables.offset_files import DelayOffsets, decode_offsets
 from whimbrel.broker.tables.shared_topics import TopicSharing
 from whimbrel.broker.tables.topics import TopicTable
 from whimbrel.broker.tables.versioned import VersionedTable
-from whimbrel.errors import WhimbrelError
+from whimbrel.errors import StoreFull, WhimbrelError
 from whimbrel.model.topic import TableChange
 from whimbrel.store import jsonconfig
 
@@ -48,13 +49,18 @@ class MetadataSync:
         confirmed: Callable[[int], None],
         timers: Callable[[int, int], None] = lambda read_ms, log_end: None,
         sharing: TopicSharing | None = None,
+        check: Callable[[MetadataVersion], None] = lambda version: None,
+        applied: Callable[[MetadataVersion], None] = lambda version: None,
     ) -> None:
         """Take the tables to fill.
 
         `merge_deleted_offsets` takes where the queues of deleted topics ended, `take_given_offsets` how far
         all queues had come at a place in the log, `confirmed` how far the master's log is confirmed,
         `timers` how far it has delivered delayed messages, `sharing` what other brokers have of its topics.
+        Of an elected leader's, `check` raises a WhimbrelError where a version is not to be applied, and
+        `applied` learns which one is on the disk.
         """
+        self.check, self.applied = check, applied
         self.sharing = sharing
         self.timers = timers
         self.take_given_offsets = take_given_offsets
@@ -104,7 +110,13 @@ class MetadataSync:
             self.synced, self.trouble, self.got = True, "", True
 
     def apply(self, metadata: Metadata) -> None:
-        """Take over what changed."""
+        """Take over what changed.
+
+        Raises:
+            WhimbrelError: it does not fit what is here, can't be written, or is not to be applied.
+        """
+        if metadata.version is not None:
+            self.check(metadata.version)
         if metadata.confirmed is not None:
             self.confirmed(metadata.confirmed)
         if metadata.topics is not None:
@@ -123,6 +135,10 @@ class MetadataSync:
             self.import_offsets(decode_offsets(jsonconfig.loads(metadata.offsets)))
         if metadata.delay_offsets is not None:
             self.delays.replace(metadata.delay_offsets)
+        if metadata.version is not None:
+            if self.sharing is not None and not self.sharing.saved:
+                raise StoreFull("which topics other brokers have can't be written down")
+            self.applied(metadata.version)
 
 
 def take_over(table: VersionedTable[Any], news: str | EncodedChange) -> None:

@@ -9,6 +9,10 @@ in its term it takes entries only from slaves whose logs its replicator has foun
 old master that comes back with its disk knows offsets as acknowledged that are other messages' now, and those
 would never be delivered. Before the first write no offset is given anew, and positions beyond the log are
 forgotten.
+
+**Where members are elected** both streams bear the epoch that the slave has promised, a leader's answers of
+changes wait for what slaves report to have stored, and it leads only once enough of them have handed their
+state over: `leader_state.py`, `follower_state.py`.
 """
 
 import asyncio
@@ -17,10 +21,14 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import grpc.aio
+from google.protobuf.message import DecodeError
 
+from whimbrel.broker.cluster.follower_state import FollowerState
+from whimbrel.broker.cluster.leader_state import TABLES_PIECE_BYTES, LeaderState, MemberStream
 from whimbrel.broker.cluster.lease_sync import LeaseExchange
 from whimbrel.broker.cluster.metadata import ROUND_S, EncodedChange, Known, Metadata, MetadataSource
 from whimbrel.broker.consume.lease_store import LeaseStore
+from whimbrel.broker.tables.metadata_version import MetadataVersion
 from whimbrel.errors import (
     BadRequest,
     ConnectionClosed,
@@ -46,6 +54,8 @@ __all__ = [
     "refusing_service",
     "replica_service",
     "sync_leases",
+    "tables_from",
+    "tables_of",
     "watch_metadata",
 ]
 
@@ -59,11 +69,15 @@ SILENCE_MAX_S = 3 * ROUND_S  # a master that sends nothing for longer is taken f
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlaveHello:
-    """What a slave reports of itself when it connects; `log_end` is taken at that moment."""
+    """What a slave reports of itself when it connects; `log_end` is taken at that moment.
+
+    `epoch` is the one that it has promised, 0 where members are not elected.
+    """
 
     name: str
     broker_id: int
     log_end: int
+    epoch: int = 0
 
 
 Introduced = Callable[[int, str, str], None]  # with a broker id, its replicator's address, and the caller's
@@ -102,13 +116,20 @@ def refusing_service(reason: str) -> Service:
 class MetadataWatches:
     """The slaves that watch this broker's metadata."""
 
-    def __init__(self, name: str, source: MetadataSource, *, authoritative: Callable[[int], bool]) -> None:
+    def __init__(
+        self,
+        name: str,
+        source: MetadataSource,
+        *,
+        authoritative: Callable[[int], bool],
+        state: LeaderState | None = None,
+    ) -> None:
         """Serve the metadata of the broker group `name`.
 
-        `authoritative` is asked with the slave's log end.
+        `authoritative` is asked with the slave's log end; `state` is an elected leader's.
         """
         self.name = name
-        self.source = source
+        self.source, self.state = source, state
         self.authoritative = authoritative
         self.open: dict[Watch, None] = {}  # in the order of their begin
         source.on_change(self.tables_changed, self.others_changed)
@@ -128,6 +149,8 @@ class MetadataWatches:
             raise NotReady(
                 "this broker does not lead: it is not a settled master, or behind one of its slaves"
             )
+        if self.state is not None:
+            self.state.check_epoch(request.epoch, request.broker_id)
         self.open[watch] = None
         watch.known = Known(takes_changes=request.takes_changes)
         watch.send(self.source.everything(watch.known))
@@ -143,10 +166,14 @@ class MetadataWatches:
             watch.outbox.close(error)
 
     def tables_changed(self) -> None:
+        if self.state is not None:
+            self.state.changed()
         for watch in tuple(self.open):
             watch.send(self.source.tables(watch.known))
 
     def others_changed(self) -> None:
+        if self.state is not None:
+            self.state.changed()
         if self.open:
             others = self.source.others()
             for watch in tuple(self.open):
@@ -216,6 +243,9 @@ class Watch:
             shared_topics_json=news.shared_topics,
         )
         self.sent = news.over(self.sent)
+        state = self.watches.state
+        if state is not None:
+            response.version.epoch, response.version.counter = state.term.epoch, state.counter
         topics, groups = self.watches.source.versions
         if news.topics is not None:
             self.known = replace(self.known, topics=topics)
@@ -283,6 +313,7 @@ class LeaseStreams:
         shares_log: Callable[[Member], bool],
         on_merged: Callable[[], None],
         on_report: Callable[[object, Member | None], None],
+        state: LeaderState | None = None,
     ) -> None:
         """Serve the lease state of the broker group `name`.
 
@@ -294,7 +325,9 @@ class LeaseStreams:
             shares_log: whether what a slave says about offsets is about the messages that have them here.
             on_merged: called when a slave's full state has come in.
             on_report: called with a connection and what its slave reports of itself; None when it is over.
+            state: an elected leader's.
         """
+        self.state = state
         self.name = name
         self.lease_store = lease_store
         self.settled, self.authoritative, self.shares_log = settled, authoritative, shares_log
@@ -331,6 +364,7 @@ class LeaseStream:
         self.peer = peer
         self.exchange: LeaseExchange | None = None
         self.slave: Member | None = None
+        self.member: MemberStream | None = None
         self.streams = streams
         self.outbox = outbox
         self.loop = asyncio.get_running_loop()
@@ -345,8 +379,14 @@ class LeaseStream:
                 raise BadRequest(f"this is {streams.name}, not {message.broker_name}")
             if not streams.settled():
                 raise NotReady("this broker is not a settled master")
+            if streams.state is not None:
+                version = MetadataVersion(message.metadata.epoch, message.metadata.counter)
+                self.member = streams.state.hello(message.broker_id, message.seat, message.epoch, version)
             self.exchange = LeaseExchange(
-                streams.lease_store, ready=self.news, peer_reads_orders=message.reads_orders
+                streams.lease_store,
+                ready=self.news,
+                peer_reads_orders=message.reads_orders,
+                numbers=self.member is not None,
             )
             streams.open[self] = None
             self.slave = Member(
@@ -357,14 +397,39 @@ class LeaseStream:
                 log_end=message.log_end,
             )
             streams.on_report(self, self.slave)
+            self.greet()
             self.push()
         assert self.slave is not None
         if message.entries and not streams.shares_log(self.slave):
             raise NotReady("it is not known yet that the slave's log is a part of this master's")
         complete = self.exchange.peer_complete
         self.exchange.received(message.entries, message.snapshot_done)
+        if self.member is not None and streams.state is not None:
+            if message.tables or message.tables_done:
+                streams.state.take_piece(self.member, message.tables, done=message.tables_done)
+            streams.state.heard(
+                self.member,
+                leases_done=self.exchange.peer_complete,
+                stored=message.stored,
+                metadata_stored=message.metadata_stored,
+            )
+            if message.entries and self.exchange.pending:
+                self.news()  # the number that this has now
         if self.exchange.peer_complete and not complete:
             streams.on_merged()
+
+    def greet(self) -> None:
+        """Tell a member which epoch is led here, and what metadata there are."""
+        state = self.streams.state
+        if state is not None:
+            version = state.file.version
+            self.outbox.send(
+                replica.SyncLeasesResponse(
+                    reads_orders=True,
+                    epoch=state.term.epoch,
+                    metadata=replica.MetadataVersion(epoch=version.epoch, counter=version.counter),
+                )
+            )
 
     def half_closed(self) -> None:
         """The slave is done."""
@@ -380,6 +445,9 @@ class LeaseStream:
             self.exchange.close()
             self.exchange = None
             self.streams.on_report(self, None)
+        if self.member is not None and self.streams.state is not None:
+            self.streams.state.gone(self.member)
+            self.member = None
 
     def news(self) -> None:
         """Hand on a change: at once, or with others when the last time was just now.
@@ -409,8 +477,11 @@ class LeaseStream:
             self.outbox.close(Throttled("the slave does not keep up with the lease entries"))
 
     def send(self, entries: bytes, complete: bool) -> bool:
+        assert self.exchange is not None
         return self.outbox.send(
-            replica.SyncLeasesResponse(entries=entries, snapshot_done=complete, reads_orders=True)
+            replica.SyncLeasesResponse(
+                entries=entries, snapshot_done=complete, reads_orders=True, number=self.exchange.number
+            )
         )
 
 
@@ -436,12 +507,17 @@ async def introduce_replica(address: str, hello: SlaveHello, replica_address: st
 
 
 async def sync_leases(
-    address: str, hello: SlaveHello, lease_store: LeaseStore, *, exchanged: Callable[[bool], None]
+    address: str,
+    hello: SlaveHello,
+    lease_store: LeaseStore,
+    *,
+    exchanged: Callable[[bool], None],
+    state: FollowerState | None = None,
 ) -> None:
     """Exchange lease entries with the master at `address` until it is gone; the slave's end.
 
     `exchanged` is called with True when the master's full state has come in, with False when the stream is
-    over.
+    over. `state` reports what is stored, where members are elected.
 
     Raises:
         WhimbrelError: it refuses, or can't be reached.
@@ -455,18 +531,27 @@ async def sync_leases(
         stream = open_stream()
         news = asyncio.Event()
         exchange = LeaseExchange(lease_store, ready=news.set)
-        reading = asyncio.ensure_future(read_leases(stream, exchange, exchanged))
+        handing: list[replica.SyncLeasesRequest] = []  # our tables
+        first = replica.SyncLeasesRequest(
+            broker_name=hello.name, broker_id=hello.broker_id, log_end=hello.log_end, reads_orders=True
+        )
+        if state is not None:
+            first.epoch, first.seat = state.begin(news.set), state.seat()
+            version = state.file.version
+            first.metadata.epoch, first.metadata.counter = version.epoch, version.counter
+        reading = asyncio.ensure_future(read_leases(stream, exchange, exchanged, state, handing))
         try:
-            first = replica.SyncLeasesRequest(
-                broker_name=hello.name, broker_id=hello.broker_id, log_end=hello.log_end, reads_orders=True
-            )
             await stream.write(first)
             news.set()
             reading.add_done_callback(lambda _: news.set())
             while not reading.done():
                 await news.wait()
                 news.clear()
+                while handing:
+                    await stream.write(handing.pop(0))
                 await write_leases(stream, exchange, news)
+                if state is not None and any(report := state.report()):
+                    await stream.write(replica.SyncLeasesRequest(stored=report[0], metadata_stored=report[1]))
             reading.result()
         except grpc.aio.AioRpcError as error:
             raise error_of(error) from error
@@ -475,11 +560,19 @@ async def sync_leases(
         finally:
             exchanged(False)
             exchange.close()
+            if state is not None:
+                state.end()
             reading.cancel()
             stream.cancel()
 
 
-async def read_leases(stream: Any, exchange: LeaseExchange, exchanged: Callable[[bool], None]) -> None:
+async def read_leases(
+    stream: Any,
+    exchange: LeaseExchange,
+    exchanged: Callable[[bool], None],
+    state: FollowerState | None,
+    handing: list[replica.SyncLeasesRequest],
+) -> None:
     while True:
         response = await stream.read()
         if response is grpc.aio.EOF:
@@ -490,8 +583,25 @@ async def read_leases(stream: Any, exchange: LeaseExchange, exchanged: Callable[
             exchange.peer_reads()
         before = exchange.peer_complete
         exchange.received(response.entries, response.snapshot_done)
+        if state is not None:
+            if response.HasField("metadata"):
+                theirs = MetadataVersion(response.metadata.epoch, response.metadata.counter)
+                handing += pieces_of(state.tables()) if state.file.version > theirs else ()
+            state.took(response.number)
+            state.synced()
         if exchange.peer_complete and not before:
             exchanged(True)
+
+
+def pieces_of(tables: bytes) -> list[replica.SyncLeasesRequest]:
+    """Return the messages that hand tables over."""
+    size = TABLES_PIECE_BYTES
+    return [
+        replica.SyncLeasesRequest(
+            tables=tables[begin : begin + size], tables_done=begin + size >= len(tables)
+        )
+        for begin in range(0, len(tables), size)
+    ]
 
 
 async def write_leases(stream: Any, exchange: LeaseExchange, news: asyncio.Event) -> None:
@@ -526,7 +636,11 @@ async def watch_metadata(address: str, hello: SlaveHello) -> AsyncIterator[Metad
         )
         stream = open_stream(
             replica.WatchMetadataRequest(
-                broker_name=hello.name, broker_id=hello.broker_id, log_end=hello.log_end, takes_changes=True
+                broker_name=hello.name,
+                broker_id=hello.broker_id,
+                log_end=hello.log_end,
+                takes_changes=True,
+                epoch=hello.epoch,
             )
         )
         try:
@@ -536,30 +650,56 @@ async def watch_metadata(address: str, hello: SlaveHello) -> AsyncIterator[Metad
                     response: Any = await stream.read()
                 if response is grpc.aio.EOF:
                     return
-                yield Metadata(
-                    topics=table_news(response, "topics"),
-                    groups=table_news(response, "groups"),
-                    offsets=response.offsets_json if response.HasField("offsets_json") else None,
-                    delay_offsets=response.delay_offsets_json
-                    if response.HasField("delay_offsets_json")
-                    else None,
-                    deleted_offsets=response.queue_floors_json
-                    if response.HasField("queue_floors_json")
-                    else None,
-                    confirmed=response.confirmed_offset if response.HasField("confirmed_offset") else None,
-                    given_offsets=(response.queue_offsets_at, response.queue_offsets_json)
-                    if response.HasField("queue_offsets_json")
-                    else None,
-                    timers=(response.timer_read_ms, response.timer_log_end)
-                    if response.HasField("timer_read_ms")
-                    else None,
-                    shared_topics=response.shared_topics_json
-                    if response.HasField("shared_topics_json")
-                    else None,
-                )
+                yield metadata_of(response)
         except grpc.aio.AioRpcError as error:
             raise error_of(error) from error
         except TimeoutError:
             raise ConnectionClosed(f"the master has sent nothing for {SILENCE_MAX_S:g} s") from None
         finally:
             stream.cancel()
+
+
+def metadata_of(response: Any) -> Metadata:
+    """Return what a WatchMetadataResponse carries."""
+    return Metadata(
+        topics=table_news(response, "topics"),
+        groups=table_news(response, "groups"),
+        offsets=response.offsets_json if response.HasField("offsets_json") else None,
+        delay_offsets=response.delay_offsets_json if response.HasField("delay_offsets_json") else None,
+        deleted_offsets=response.queue_floors_json if response.HasField("queue_floors_json") else None,
+        confirmed=response.confirmed_offset if response.HasField("confirmed_offset") else None,
+        given_offsets=(response.queue_offsets_at, response.queue_offsets_json)
+        if response.HasField("queue_offsets_json")
+        else None,
+        timers=(response.timer_read_ms, response.timer_log_end)
+        if response.HasField("timer_read_ms")
+        else None,
+        shared_topics=response.shared_topics_json if response.HasField("shared_topics_json") else None,
+        version=MetadataVersion(response.version.epoch, response.version.counter)
+        if response.HasField("version")
+        else None,
+    )
+
+
+def tables_of(metadata: Metadata) -> bytes:
+    """Return whole tables, serialized."""
+    found = replica.WatchMetadataResponse(
+        topics_json=text_of(metadata.topics),
+        groups_json=text_of(metadata.groups),
+        queue_floors_json=metadata.deleted_offsets,
+        shared_topics_json=metadata.shared_topics,
+        delay_offsets_json=metadata.delay_offsets,
+    )
+    return found.SerializeToString()
+
+
+def tables_from(data: bytes) -> Metadata:
+    """Return such tables.
+
+    Raises:
+        BadRequest: it is something else.
+    """
+    try:
+        return metadata_of(replica.WatchMetadataResponse.FromString(data))
+    except DecodeError as error:
+        raise BadRequest(f"no tables: {error}") from error

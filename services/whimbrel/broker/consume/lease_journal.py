@@ -24,6 +24,10 @@ Bytes are in the page cache before `append` returns, hence survive a kill -9. A 
 at an interval: a power failure can cost the changes of the last one, which deliver again what was
 acknowledged in it.
 
+**Prompt syncs.** A member of a group that elects its leader answers for what it has written down
+(`cluster/state_quorum.py`). There the thread syncs as soon as something is written, all that came meanwhile
+with the next sync, and `synced` says how many of the `appended` frames the disk has.
+
 **What the disk holds.** At any time one file has the newest state that is known to be on the disk, and it is
 not started over before the other one has a newer one there:
 
@@ -86,6 +90,9 @@ class LeaseJournal:
 
     Attributes:
         sync_failures: how many syncs were refused since the start.
+        appended: 1 for the state as it was at the start, and one for each frame since. synced: how many of
+            these the disk has.
+        on_synced: called by the flushing thread when `synced` has moved. While it is set syncs are prompt.
     """
 
     def __init__(
@@ -125,6 +132,8 @@ class LeaseJournal:
         self.failed = False  # a sync of the active file was refused
         self.refused: set[int] = set()  # indexes of the files of which a sync was ever refused
         self.sync_failures = 0
+        self.appended, self.synced = 1, 0
+        self.on_synced: Callable[[], None] | None = None
         self.rest: int | None = None  # a file that was full, with changes that are to be synced first
         self.new_names = False  # the directory is to be synced: a file has a new name
         self.retired: list[int] = []  # files to be closed by the thread that may just be syncing them
@@ -197,9 +206,35 @@ class LeaseJournal:
             raise StoreFull(f"the lease journal can't be written: {error.strerror}; {FULL_ADVICE}") from error
         self.position += len(frame)
         self.full = False
+        self.appended += 1  # before `unflushed`: the thread reads it after that
         if not self.unflushed:
             with self.lock:
                 self.unflushed = True
+            if self.on_synced is not None and self.flusher is not None:
+                self.flusher.wake()
+
+    def sync_promptly(self, on_synced: Callable[[], None]) -> None:
+        """Sync as soon as something is written from now on.
+
+        Args:
+            on_synced: see the class.
+        """
+        self.on_synced = on_synced
+        if self.flusher is not None:
+            self.flusher.wake()
+
+    def rewrite(self) -> bool:
+        """Write the whole state anew, where a part of it could not be appended; return whether it was.
+
+        That counts as one more that was appended.
+        """
+        generation = self.generation
+        if self.settled and not self.failed:
+            self.appended += 1
+            self.turn_over()
+            if self.generation == generation:
+                self.appended -= 1
+        return self.generation > generation
 
     def beat(self) -> None:
         """Write the whole state into another file when a sync was refused; to be called periodically."""
@@ -287,7 +322,7 @@ class LeaseJournal:
             self.active, self.generation = index, generation
             urgent = self.failed
             self.settled, self.failed, self.unflushed = False, False, True
-        if urgent:
+        if urgent or self.on_synced is not None:
             self.flusher.wake()
         self.position, self.limit = position, max(self.file_bytes, SNAPSHOT_RATIO * position)
         self.full = False
@@ -346,7 +381,7 @@ class LeaseJournal:
         with self.lock:
             dirty = self.unflushed and not self.failed
             self.unflushed = False
-            active, generation = self.active, self.generation
+            active, generation, appended = self.active, self.generation, self.appended
             fd, rest, self.rest = self.files[active], self.rest, None
             retired, self.retired = self.retired, []
             new_names, self.new_names = self.new_names, False
@@ -354,9 +389,13 @@ class LeaseJournal:
             self.sync(rest, 1 - active, generation - 1)
         if dirty and self.sync(fd, active, generation, names=new_names):
             with self.lock:
+                # Of another generation, too: its file has all that was appended before that began.
+                self.synced = max(self.synced, appended)
                 if generation == self.generation:
                     self.settled = True
                     self.beats_to_wait = 0
+            if self.on_synced is not None:
+                self.on_synced()
         for fd in retired:
             self.disk.close(fd)
 

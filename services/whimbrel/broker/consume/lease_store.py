@@ -34,10 +34,14 @@ class Journal(Protocol):
     """What is used of `LeaseJournal`."""
 
     sync_failures: int
+    appended: int
+    synced: int
 
     def load(self) -> list[bytes]: ...
     def start(self, snapshot: Callable[[], Iterator[bytes]]) -> None: ...
     def append(self, entries: bytes) -> None: ...
+    def sync_promptly(self, on_synced: Callable[[], None]) -> None: ...
+    def rewrite(self) -> bool: ...
     def beat(self) -> None: ...
     def close(self) -> None: ...
 
@@ -64,6 +68,8 @@ class LeaseStore:
         self.end_of: Callable[[str, int], int] | None = None
         self.journal = journal
         self.listeners: list[LeaseListener] = []
+        self.incomplete = False  # a change is in memory only
+        self.complete_at = 0  # the number up to which the disk must have all for that to be over
 
     def open(self) -> None:
         """Load the state and begin to write it down; raises StoreError when that can't be."""
@@ -84,6 +90,27 @@ class LeaseStore:
     def beat(self) -> None:
         """Have the journal do what time asks for; to be called about twice a second."""
         self.journal.beat()
+        if self.incomplete and not self.complete_at and self.journal.rewrite():
+            self.complete_at = self.journal.appended
+
+    @property
+    def number(self) -> int:
+        """The number of the last change."""
+        return self.journal.appended
+
+    @property
+    def durable(self) -> int:
+        """The number up to which all changes are on the disk; -1 while one of them is in memory only."""
+        synced = self.journal.synced
+        if self.incomplete:
+            if not 0 < self.complete_at <= synced:
+                return -1
+            self.incomplete, self.complete_at = False, 0
+        return synced
+
+    def note_unwritten(self) -> None:
+        """Note a change that the journal did not take."""
+        self.incomplete, self.complete_at = True, 0
 
     def commit(self, changes: list[Change], orders: Sequence[OrderChange] = ()) -> None:
         """Make changes; raises StoreFull, and then nothing has changed."""
@@ -104,6 +131,7 @@ class LeaseStore:
             self.commit(changes)
         except StoreFull as error:
             logger.warning("lease changes are in memory only: %s", error)
+            self.note_unwritten()
             self.table.apply(changes)
 
     def commit_entries(self, entries: bytes) -> None:
@@ -147,6 +175,7 @@ class LeaseStore:
             self.journal.append(changed)
         except StoreFull as error:
             logger.warning("merged lease changes are in memory only: %s", error)
+            self.note_unwritten()
         for listener in self.listeners.copy():
             if listener is not source:
                 listener.offer(changed)

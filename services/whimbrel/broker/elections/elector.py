@@ -71,6 +71,7 @@ class Elector:
     Attributes:
         machine: what decides.
         term: the record under which this broker leads, or is about to; None while it does neither.
+        state_holders: returns the members that hold all that this leader has beside the log; set by its role.
     """
 
     def __init__(
@@ -111,6 +112,7 @@ class Elector:
         self.moved = asyncio.Event()  # the replicator has rung
         self.tasks: set[asyncio.Task[None]] = set()
         self.ends: list[Callable[[], Awaitable[None]]] = []
+        self.state_holders: Callable[[], frozenset[int]] = frozenset
         self.logged = ""
         self.traces: ElectionTraces | None = None
         if options.trace_to:
@@ -192,10 +194,11 @@ class Elector:
         )
 
     def adopted(self) -> int:
-        """Return how many voters besides this member have acknowledged its epoch."""
+        """Return how many voters besides this member have acknowledged its epoch, and hold its state."""
         record = self.machine.record
         others = set(dict(record.voters)) - {self.options.id} if record is not None else set()
-        return len(others.intersection(member for member, _ in self.page.member_acks()))
+        acked = others.intersection(member for member, _ in self.page.member_acks())
+        return len(acked & self.state_holders())
 
     def leaderless(self) -> bool:
         """Return whether nameservers are heard, and none of them knows of a leader."""

@@ -22,6 +22,7 @@ from whimbrel.broker.options import BrokerOptions
 from whimbrel.broker.tables.adoption import adopt_topics
 from whimbrel.broker.tables.clients import Clients
 from whimbrel.broker.tables.groups import GroupTable
+from whimbrel.broker.tables.metadata_version import MetadataVersionFile
 from whimbrel.broker.tables.offset_files import DelayOffsets, OffsetFile
 from whimbrel.broker.tables.topics import TopicTable
 from whimbrel.machine import Machine
@@ -124,6 +125,7 @@ class BrokerContext:
         )
         self.offset_file = OffsetFile(config, self.machine.files)
         self.delays = DelayOffsets(config, self.machine.files)
+        self.metadata_version = MetadataVersionFile(self.root, self.machine.files)
         self.sessions = SessionService(
             self.clients, self.groups, release_client=self.release_client, clock=self.machine.monotonic
         )

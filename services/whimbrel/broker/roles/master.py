@@ -20,9 +20,15 @@ from whimbrel.broker.api.recall import RecallService
 from whimbrel.broker.api.transactions import TransactionService
 from whimbrel.broker.background import start_task, start_timer
 from whimbrel.broker.cluster.known_slaves import KnownSlaves
-from whimbrel.broker.cluster.leadership import LIVE_WAIT_S, MERGE_WAIT_S, Leadership
+from whimbrel.broker.cluster.leader_state import LeaderState
+from whimbrel.broker.cluster.leadership import LIVE_WAIT_S, REST_WAIT_S, Leadership
 from whimbrel.broker.cluster.metadata import ROUND_S, MetadataSource
-from whimbrel.broker.cluster.replica_service import LeaseStreams, MetadataWatches, replica_service
+from whimbrel.broker.cluster.replica_service import (
+    LeaseStreams,
+    MetadataWatches,
+    replica_service,
+    tables_from,
+)
 from whimbrel.broker.cluster.write_admission import ElectedAdmission, WriteAdmission
 from whimbrel.broker.consume.lane_acks import LaneAcks
 from whimbrel.broker.metrics import MESSAGE_BYTES, master_metrics, transaction_metrics
@@ -34,7 +40,9 @@ from whimbrel.broker.produce.dead_letters import DeadLetters
 from whimbrel.broker.produce.internal_append import InternalAppender
 from whimbrel.broker.roles.context import BrokerContext
 from whimbrel.broker.roles.epochs import begin_epoch
+from whimbrel.broker.roles.held_answers import HeldAnswers
 from whimbrel.broker.roles.role import Role, Unconfirmed
+from whimbrel.broker.tables.adoption import adopt_topics
 from whimbrel.broker.tables.shared_topics import TopicSharing
 from whimbrel.broker.timing.detour import DelayDetour
 from whimbrel.broker.timing.levels import Levels
@@ -76,6 +84,9 @@ class MasterRole(Role):
         """Prepare; nothing is opened."""
         super().__init__(context, options)
         self.published_ha_address = ""
+        self.state: LeaderState | None = None  # of a leader that was elected
+        self.tables_taken = False  # another member's were newer
+        self.clamped = 0  # queues of which leases went beyond the log when this leader began to serve
 
     # Opening
 
@@ -173,6 +184,7 @@ class MasterRole(Role):
     def make_services(self) -> list[Service]:
         """Make the services; receives wait until this broker leads."""
         options = self.options
+        self.state = self.open_state()
         others = len(self.voters) // 2 if self.term is not None else options.expected_slaves
         admission = (WriteAdmission if self.term is None else ElectedAdmission)(
             name=options.name,
@@ -185,11 +197,12 @@ class MasterRole(Role):
             admission,
             name=options.name,
             expected_slaves=others,
-            live_wait_s=LIVE_WAIT_S if self.term is None else MERGE_WAIT_S,
+            live_wait_s=LIVE_WAIT_S if self.term is None else REST_WAIT_S,
             log_end=self.log_end,
             merged=self.merged_slaves,
             on_change=self.leadership_changed,
             uncommitted=self.uncommitted_refusal,
+            unmerged=str if self.state is None else self.state.missing,
         )
         self.sharing = TopicSharing(self.context.topics, options.name, self.root, self.machine.files)
         services = super().make_services()
@@ -213,7 +226,58 @@ class MasterRole(Role):
         self.open_transactions(internal)
         self.share_topics()
         self.receives.hold()
-        return services
+        if self.state is None:
+            return services
+        held = HeldAnswers(self.state, why_not=self.not_serving, ordered=self.consumes_in_order)
+        return held.wrap(services)
+
+    def open_state(self) -> LeaderState | None:
+        """Return what keeps leases and metadata by a majority; None where roles are configured."""
+        term, context, elector = self.term, self.context, self.context.elector
+        if term is None or elector is None:
+            return None
+        leases = self.consumption.lease_store
+        state = LeaderState(
+            term,
+            self.options.id,
+            self.page.seat,
+            leases=lambda: leases.number,
+            leases_durable=lambda: leases.durable,
+            file=context.metadata_version,
+            take_tables=self.take_tables,
+            clock=self.machine.monotonic,
+            timeout_s=self.options.durability.slave_timeout_s,
+            on_change=self.refresh_leadership,
+        )
+        leases.journal.sync_promptly(lambda: context.call_from_thread(state.leases.advance))
+        elector.state_holders = state.holders
+        return state
+
+    def take_tables(self, tables: bytes) -> None:
+        """Take over a member's tables as a whole, which are newer than ours."""
+        context, metadata = self.context, tables_from(tables)
+        self.tables_taken = True
+        for table, text in ((context.topics, metadata.topics), (context.groups, metadata.groups)):
+            if isinstance(text, str):
+                table.replace_all(text)
+        if metadata.deleted_offsets is not None:
+            self.store.queues.merge_deleted_offsets(metadata.deleted_offsets)
+        if metadata.shared_topics is not None:
+            self.sharing.replace(metadata.shared_topics)
+        if metadata.delay_offsets is not None:
+            context.delays.replace(metadata.delay_offsets)
+
+    def consumes_in_order(self, group: str) -> bool:
+        """Tell whether a group consumes in order."""
+        config = self.context.groups.get(group)
+        return config is not None and config.fifo
+
+    def not_serving(self) -> str:
+        """Return why an elected leader does not serve consumers and operators yet; "" once it does."""
+        leadership = self.leadership
+        if leadership.leads and not leadership.holds_for_commit:
+            return ""
+        return leadership.refusal or "this member is about to lead"
 
     def call_lane(self) -> CallLane | None:
         """Return what takes plain calls, where the compiled lane is active."""
@@ -226,11 +290,12 @@ class MasterRole(Role):
             self.admission,
             self.appender,
             self.context.clients,
-            LaneAcks(self.consumption.settling),
+            LaneAcks(self.consumption.settling, answers_wait=self.state is not None),
             broker_name=self.options.name,
             size_bounds=MESSAGE_BYTES,
             on_appended=None if counted is None else counted.appended_many,
             on_calls=None if counted is None else counted.calls.observe_many,
+            sends_wait=lambda: self.state is not None and self.state.metadata.behind,
         )
 
     def special_calls(self) -> dict[str, Handle]:
@@ -323,7 +388,9 @@ class MasterRole(Role):
             self.sharing,
         )
         self.opened.callback(source.close)
-        self.watches = MetadataWatches(self.options.name, source, authoritative=self.may_lead_slave)
+        self.watches = MetadataWatches(
+            self.options.name, source, authoritative=self.may_lead_slave, state=self.state
+        )
         self.confirmed.on_move = self.watches.confirmed
         self.lease_streams = LeaseStreams(
             self.options.name,
@@ -333,6 +400,7 @@ class MasterRole(Role):
             shares_log=self.shares_log,
             on_merged=self.refresh_leadership,
             on_report=self.slave_reported,
+            state=self.state,
         )
         return replica_service(self.watches, self.lease_streams, self.slave_introduced)
 
@@ -340,6 +408,8 @@ class MasterRole(Role):
         """Answer sends that wait, and end the streams of slaves."""
         self.transactions.close()
         self.appender.close(reason, error=unconfirmed)
+        if self.state is not None:
+            self.state.close(reason)
         self.watches.close(NotReady(reason))
         self.lease_streams.close(NotReady(reason))
         self.known_slaves.save_news()
@@ -348,8 +418,9 @@ class MasterRole(Role):
 
     def begin(self) -> None:
         """Start to lead when the group allows it."""
-        holding = self.loop.call_later(HOLD_S, self.receives.release)
-        self.begun.callback(holding.cancel)
+        if self.state is None:
+            holding = self.loop.call_later(HOLD_S, self.receives.release)
+            self.begun.callback(holding.cancel)
         self.begun.callback(self.leadership.stop)
         self.leadership.begin(self.loop.time())
         self.begun.push_async_callback(start_timer(ROUND_S, self.watches.round))
@@ -396,6 +467,8 @@ class MasterRole(Role):
         super().beat()
         self.appender.complete_waiting()
         self.transactions.publish()
+        if self.state is not None:
+            self.state.beat()
         self.refresh_leadership()
         self.check_refused_slaves()
 
@@ -438,8 +511,10 @@ class MasterRole(Role):
     def uncommitted_refusal(self) -> str:
         """Return why no writes are taken before the log that we began with is committed; "" once it is."""
         commit = self.appender.commit
-        if commit is None or commit.epoch_committed:
+        if commit is None:
             return ""
+        if commit.epoch_committed:
+            return "" if self.state is None or not self.leadership.leads else self.state.unstored()
         near = commit.near(self.machine.monotonic_ns())
         return (
             f"the log is committed up to byte {self.store.visible_end} of {self.page.leader_start}, its end"
@@ -488,19 +563,43 @@ class MasterRole(Role):
     def leadership_changed(self) -> None:
         """Do what leading, or no longer being allowed to write, asks for."""
         if self.leadership.leads:
-            self.receives.release()
+            if self.state is not None and not self.state.begun:
+                self.state.begin()
             self.lease_streams.push()
+            if self.state is None:
+                self.receives.release()
         refusal = self.leadership.refusal
         if refusal == self.appender.refusal:
             return
         if not refusal:
-            self.consumption.positions.clamp_to_log()
+            self.begin_serving()
             self.transactions.start()
             logger.info("%s takes writes from byte %d on", self.options.name, self.store.written)
         self.appender.refusal = refusal
         self.page.writable = self.writable
         self.replays.forget()
         self.facts_changed()
+
+    def begin_serving(self) -> None:
+        """Cut what leases say beyond the log, and serve consumers.
+
+        Of a leader that was elected none does, unless a majority has lost its power under asynchronous flush:
+        consumers get what is committed only, and all that was is in this log.
+        """
+        clamped = self.consumption.positions.clamp_to_log()
+        if self.state is None:
+            return
+        if clamped:
+            self.clamped += clamped
+            logger.error(
+                "leases of %d queues went beyond the log of %s: a majority has lost messages that were seen",
+                clamped,
+                self.options.name,
+            )
+        if self.tables_taken:
+            self.tables_taken = False
+            adopt_topics(self.context.topics, self.store)
+        self.receives.release()
 
     # Views
 
@@ -546,7 +645,9 @@ class MasterRole(Role):
             return self.appender.refusal
         if not self.store.writable:
             return f"the disk takes no more messages: {self.store.full_reason}"
-        return super().advice(replicator_alive=replicator_alive)
+        return super().advice(replicator_alive=replicator_alive) or (
+            "" if self.state is None else self.state.trouble
+        )
 
     def role_metrics(self) -> list[Family]:
         """Return the metrics of a master."""

@@ -13,15 +13,17 @@ from typing import ClassVar
 
 from whimbrel.broker.api.admin import ReplicationView
 from whimbrel.broker.background import start_task
+from whimbrel.broker.cluster.follower_state import FollowerState
 from whimbrel.broker.cluster.introduction import Introduction
 from whimbrel.broker.cluster.log_dispatcher import LogDispatcher, MasterAddress
-from whimbrel.broker.cluster.metadata import Metadata
+from whimbrel.broker.cluster.metadata import Metadata, MetadataSource
 from whimbrel.broker.cluster.metadata_sync import LeaseSync, MetadataSync
 from whimbrel.broker.cluster.replica_service import (
     SlaveHello,
     introduce_replica,
     refusing_service,
     sync_leases,
+    tables_of,
     watch_metadata,
 )
 from whimbrel.broker.metrics import slave_metrics
@@ -31,6 +33,7 @@ from whimbrel.broker.produce.confirmed_offset import CommittedSlave, ConfirmedFi
 from whimbrel.broker.roles.context import BrokerContext
 from whimbrel.broker.roles.role import Role, Unconfirmed
 from whimbrel.broker.tables.adoption import adopt_topics
+from whimbrel.broker.tables.metadata_version import MetadataVersion
 from whimbrel.broker.tables.shared_topics import TopicSharing
 from whimbrel.errors import NotRecovered
 from whimbrel.metrics import Family
@@ -41,6 +44,11 @@ from whimbrel.store.slave_store import SlaveStore
 from whimbrel.wakeup import WAKE_POLL_S
 
 __all__ = ["SlaveRole"]
+
+
+def nothing(_: MetadataVersion) -> None:
+    """Do nothing: no leader is elected."""
+
 
 logger = logging.getLogger(__name__)
 
@@ -64,6 +72,7 @@ class SlaveRole(Role):
             False,
         )  # the master's address, and whether the last nameserver heard of is settled
         self.exchanged = False  # the master's lease state has come in
+        self.state: FollowerState | None = None  # where members are elected
         self.adopted = 0  # queues that the store had made when topics were adopted last
 
     # Opening
@@ -141,6 +150,8 @@ class SlaveRole(Role):
             self.dispatcher.on_step = lambda: counted.trail.note(self.page.written, self.machine.monotonic())
         self.dispatcher.start()
         self.begun.callback(self.dispatcher.stop)
+        sharing = TopicSharing(context.topics, self.options.name, self.root, self.machine.files)
+        state = self.state = None if context.elector is None else self.follow_state(sharing)
         self.metadata_sync = MetadataSync(
             context.topics,
             context.groups,
@@ -152,7 +163,9 @@ class SlaveRole(Role):
             take_given_offsets=self.store.take_given_offsets,
             confirmed=self.confirmed.learn,
             timers=self.timers.offer,
-            sharing=TopicSharing(context.topics, self.options.name, self.root, self.machine.files),
+            sharing=sharing,
+            check=nothing if state is None else state.check,
+            applied=nothing if state is None else state.applied,
         )
         self.lease_sync = LeaseSync(address=self.master_grpc, exchange=self.exchange_leases)
         self.introduction = Introduction(self.page, address=self.master_grpc, introduce=self.introduce)
@@ -185,7 +198,38 @@ class SlaveRole(Role):
 
     def hello(self) -> SlaveHello:
         """Return what this slave reports of itself when it connects."""
-        return SlaveHello(name=self.options.name, broker_id=self.options.id, log_end=self.store.written)
+        return SlaveHello(
+            name=self.options.name,
+            broker_id=self.options.id,
+            log_end=self.store.written,
+            epoch=self.promised() if self.state is not None else 0,
+        )
+
+    def promised(self) -> int:
+        """Return the epoch that this member has promised on disk, 0 while that changes."""
+        return self.page.sealed[0]
+
+    def follow_state(self, sharing: TopicSharing) -> FollowerState:
+        """Report what is stored of an elected leader's state, as soon as it is."""
+        context, leases = self.context, self.consumption.lease_store
+        source = MetadataSource(
+            context.topics,
+            context.groups,
+            context.delays,
+            context.offset_file,
+            dict,
+            self.store.queues.deleted_offsets,
+            sharing=sharing,
+        )
+        state = FollowerState(
+            leases,
+            context.metadata_version,
+            promised=self.promised,
+            seat=lambda: self.page.seat,
+            tables=lambda: tables_of(source.whole()),
+        )
+        leases.journal.sync_promptly(lambda: context.call_from_thread(state.synced))
+        return state
 
     def watch_master(self, address: str) -> AsyncIterator[Metadata]:
         """Watch the master's metadata."""
@@ -198,7 +242,11 @@ class SlaveRole(Role):
     async def exchange_leases(self, address: str) -> None:
         """Run one stream of lease entries to the master."""
         await sync_leases(
-            address, self.hello(), self.consumption.lease_store, exchanged=self.lease_state_exchanged
+            address,
+            self.hello(),
+            self.consumption.lease_store,
+            exchanged=self.lease_state_exchanged,
+            state=self.state,
         )
 
     def import_master_offsets(self, offsets: dict[tuple[str, str], dict[int, int]]) -> None:

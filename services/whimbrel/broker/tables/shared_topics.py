@@ -47,6 +47,7 @@ class TopicSharing:
         last_seen: where the other masters were when a nameserver was there last.
         forgotten: brokers that were let go of and have not registered since, oldest first.
         on_change: called when what the file holds has changed.
+        saved: the file holds what is here.
     """
 
     def __init__(self, topics: TopicTable, name: str, root: Path, files: Files = FILES) -> None:
@@ -58,6 +59,7 @@ class TopicSharing:
         self.last_seen: Mapping[str, str] = {}
         self.forgotten: list[str] = []
         self.on_change: list[Callable[[], None]] = []
+        self.saved = True
         try:
             self.take(jsonconfig.open_own(self.path, decoded, files)[0] or {})
         except StoreError as error:
@@ -132,7 +134,7 @@ class TopicSharing:
             StoreError: the text is something else.
         """
         table = decoded(jsonconfig.loads(text))
-        if table != self.content():
+        if table != self.content() or not self.saved:
             self.take(table)
             self.save()
 
@@ -147,7 +149,9 @@ class TopicSharing:
         """Write the file, and tell of the change; a disk that refuses is asked again with the next one."""
         try:
             jsonconfig.save(self.path, jsonconfig.dumps(self.content()), self.files)
+            self.saved = True
         except (OSError, StoreFull) as error:
+            self.saved = False
             logger.warning("which topics other brokers have can't be written: %s", error)
         for callback in self.on_change:
             callback()

@@ -16,6 +16,7 @@ NOW = 1_700_000_000_000
 
 class NoJournal:
     sync_failures = 0
+    appended = synced = 1
 
     def load(self) -> list[bytes]:
         return []
@@ -24,7 +25,13 @@ class NoJournal:
         pass
 
     def append(self, entries: bytes) -> None:
+        self.appended += 1
+
+    def sync_promptly(self, on_synced: Callable[[], None]) -> None:
         pass
+
+    def rewrite(self) -> bool:
+        return False
 
     def beat(self) -> None:
         pass

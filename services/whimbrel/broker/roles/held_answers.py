@@ -1,0 +1,138 @@
+"""Which answers of an elected leader wait for a majority, and which calls wait for it to serve.
+
+    call ──► not serving yet: NotReady (held by `leader_calls.py`) ──► its handler ──► `StateQuorum.hold`
+
+    waits for leases     AckMessage, ChangeInvisibleDuration, UpdateOffset, ForwardMessageToDeadLetterQueue,
+                         ResetOffsets, ReplayDeadLetters, DropDeadLetters; ReceiveMessage of ordered groups
+    waits for metadata   CreateTopic, UpdateTopic, CreateGroup, UpdateGroup, DrainBroker, ForgetBroker,
+                         SendMessage: it may make its topic
+    waits for both       DeleteTopic, DeleteGroup: positions go with them
+
+A receive of another group does not wait: the lease that it makes may be lost with the leader, and then its
+messages come again, which they may at any time. An ordered one does: the next leader would give out what
+stands behind the messages that are under way, or those again to somebody else.
+
+RecallMessage and EndTransaction change the log alone, and wait for its commit (`timing/`, `transactions/`).
+
+What is there already, or gone already, is told only once a majority has that as well: who hears that a topic
+exists goes on as if it had made it.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+from whimbrel.broker.cluster.leader_state import LeaderState
+from whimbrel.broker.cluster.state_quorum import StateQuorum
+from whimbrel.deferred import Deferred
+from whimbrel.errors import AlreadyExists, GroupNotFound, NotReady, TopicNotFound
+from whimbrel.model.wire import ADMIN_SERVICE, DEAD_LETTER_SERVICE, MESSAGING_SERVICE
+from whimbrel.rpc.server.handlers import Call, Method, ServerStreamMethod, Service, UnaryMethod
+
+__all__ = ["HeldAnswers"]
+
+Handle = Callable[[Call, Any], Any]
+
+LEASES: Final = frozenset(
+    {
+        "AckMessage",
+        "ChangeInvisibleDuration",
+        "UpdateOffset",
+        "ForwardMessageToDeadLetterQueue",
+        "ResetOffsets",
+        "ReplayDeadLetters",
+        "DropDeadLetters",
+        "DeleteTopic",
+        "DeleteGroup",
+    }
+)
+METADATA: Final = frozenset(
+    {
+        "CreateTopic",
+        "UpdateTopic",
+        "DeleteTopic",
+        "CreateGroup",
+        "UpdateGroup",
+        "DeleteGroup",
+        "DrainBroker",
+        "ForgetBroker",
+        "SendMessage",
+    }
+)
+# Not before this leader serves: what they read or change is not known before. Sends, and what else appends,
+# are refused as long; receives are held by their own service.
+SERVING: Final = (LEASES | METADATA | {"PullMessage", "GetOffset", "QueryOffset"}) - {"SendMessage"}
+# Of calls about what must exist, or must not.
+KNOWN_ALREADY: Final = (AlreadyExists, TopicNotFound, GroupNotFound)
+
+
+class HeldAnswers:
+    """Wraps the services of an elected leader."""
+
+    def __init__(
+        self, state: LeaderState, *, why_not: Callable[[], str], ordered: Callable[[str], bool]
+    ) -> None:
+        """Take what counts.
+
+        Args:
+            why_not: returns why this leader does not serve yet, "" once it does.
+            ordered: returns whether a group consumes in order.
+        """
+        self.state, self.why_not, self.ordered = state, why_not, ordered
+
+    def wrap(self, services: Sequence[Service]) -> list[Service]:
+        """Return the services to serve."""
+        return [
+            Service(service.name, tuple(map(self.wrapped, service.methods)))
+            if service.name in (MESSAGING_SERVICE, ADMIN_SERVICE, DEAD_LETTER_SERVICE)
+            else service
+            for service in services
+        ]
+
+    def wrapped(self, method: Method) -> Method:
+        """Return a method whose answers wait as long as they must."""
+        if not isinstance(method, UnaryMethod | ServerStreamMethod):
+            return method
+        name, handle = method.name, method.handle
+        if name == "ReceiveMessage":
+            return replace(method, handle=lambda call, request: self.receive(handle, call, request))
+        if name in METADATA:
+            handle = self.holding(handle, self.state.metadata)
+        if name in LEASES:
+            handle = self.holding(handle, self.state.leases)
+        if name in SERVING:
+            handle = self.serving(handle)
+        return method if handle is method.handle else replace(method, handle=handle)
+
+    def serving(self, handle: Handle) -> Handle:
+        """Return a handler that is called once this leader serves."""
+
+        def serve(call: Call, request: Any) -> Any:
+            if why := self.why_not():
+                raise NotReady(why)
+            return handle(call, request)
+
+        return serve
+
+    def holding(self, handle: Handle, quorum: StateQuorum) -> Handle:
+        """Return a handler whose answers wait for a majority."""
+
+        def hold(call: Call, request: Any) -> Any:
+            try:
+                answer = handle(call, request)
+            except KNOWN_ALREADY as error:
+                return quorum.hold(error)
+            if isinstance(answer, Deferred):
+                return quorum.hold_later(answer)
+            return quorum.hold(answer)
+
+        return hold
+
+    def receive(self, handle: Handle, call: Call, request: Any) -> Any:
+        """Receive; what an ordered group takes waits."""
+        answer = handle(call, request)
+        if not self.ordered(request.group.name):
+            return answer
+        if isinstance(answer, Deferred):
+            return self.state.leases.hold_later(answer)
+        return self.state.leases.hold(answer)
