@@ -209,6 +209,12 @@ def test_what_was_cut_is_listed_shown_and_put_back_once(group: ElectedGroup, run
     assert cut["replayed"] == "yes"
     assert sorted(bodies_of(successor.peer)) == [b"first", b"lost", b"sent again"]
     until(lambda: bodies_of(successor.peer, "late") == [b"later"], timeout=30, what="the delayed one")
+    store = str(leader.broker.store)
+    (offline,) = json.loads(run("cut", "list", "--store", store, "-o", "json").out)
+    assert offline["cut"] == cut["cut"] and offline["replayed"] == "yes"
+    assert "id-lost" in run("cut", "show", cut["cut"], "--store", store).out
+    refused = run("cut", "replay", cut["cut"], "--store", store, "--again")
+    assert refused.code == 1 and "start it with --accept-replays true" in refused.err
     unknown = run("cut", "show", "1-2-3")
     assert unknown.code == 1 and "cut list" in unknown.err
     nobody = run("cut", "list", "--member", "9")
