@@ -5,6 +5,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
+from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -57,6 +58,7 @@ COLUMNS = (
 OPTIONAL = ("sends", "dispatched", "flushed", "acknowledged", "confirmed", "log end")
 WATCH_S = 1.0  # between two polls of --watch
 CALL_S, SUMS_S_MAX = 10.0, 3600.0  # the sums of a log of a terabyte take a while
+SUMS_BYTES = 64 << 20  # of a piece
 SWITCHOVER_S, LOOK_S = 15.0, 0.1  # until the next leader takes messages
 
 
@@ -373,6 +375,75 @@ def repair(
         typer.confirm("Cut them, and keep them aside?", abort=True, err=True)
     path = log_compare.cut_difference(store, found)
     note(f"the log of {store} ends at {found.point} now; what was cut is in {path}; start its processes")
+
+
+ADOPT_COLUMNS = ("broker id", "role", "log begin", "log end", "compared", "equal", "member id")
+
+
+@app.command(
+    epilog=examples("whimbrel replication adopt broker-a", "whimbrel replication adopt broker-a -o json")
+)
+def adopt(name: NameArgument, endpoint: EndpointOption = "", output: OutputOption = Format.TABLE) -> None:
+    """Check whether a master and its slaves can become a group that elects its leader, and tell how.
+
+    Compares the confirmed log of each slave with the master's by checksums. Changes nothing: the group is
+    made by the members themselves, once all of them are started with the settings that this prints, the
+    master last. Exit code 1 when a slave is not fit for it.
+    """
+    from whimbrel.client import sync
+
+    with sync.Admin(resolve_endpoint(endpoint)) as admin:
+        brokers = admin.members(name)
+    if any(broker.member_id for broker in brokers):
+        note(f"{name} elects its leader already")
+        return
+    masters = [broker for broker in brokers if broker.role == "master"]
+    slaves = sorted((broker for broker in brokers if broker.role != "master"), key=lambda one: one.broker_id)
+    if len(masters) != 1 or not slaves:
+        raise BadRequest(f"{name} has {len(masters)} masters and {len(slaves)} slaves registered: start them")
+    free = min(set(range(1, 64)) - {slave.broker_id for slave in slaves})
+    ids = [(slave, slave.broker_id) for slave in slaves] + [(masters[0], free)]
+    kept = LiveLog(masters[0].address)
+    rows: list[tuple[Any, ...]] = []
+    problems = []
+    for broker, member in ids:
+        begin, end, equal = kept.begin, kept.confirmed, True
+        if broker is not masters[0]:
+            theirs = LiveLog(broker.address)
+            begin, end = max(begin, theirs.begin), min(end, theirs.confirmed)
+            equal = begin <= end and same_sums(kept, theirs, begin, end)
+        if not equal:
+            problems.append(
+                f"the log of slave {broker.broker_id} is another one than the master's: `whimbrel replication"
+                f" repair {name} --keep 0`, on its machine, or give it an empty store"
+            )
+        compared = "-" if broker is masters[0] else f"{begin} to {end}"
+        rows.append(
+            (broker.broker_id, broker.role, broker.log_begin, broker.log_end, compared, equal, member)
+        )
+    objects = [
+        dict(zip((each.replace(" ", "_") for each in ADOPT_COLUMNS), row, strict=True)) for row in rows
+    ]
+    emit(objects, output, columns=ADOPT_COLUMNS, rows=rows)
+    for problem in problems:
+        note(f"{name}: {problem}")
+    if problems:
+        raise typer.Exit(1)
+    voters = ",".join(str(member) for member in sorted(member for _, member in ids))
+    note(
+        f"{name}: all that is confirmed is the same. docs/failover.md, From a fixed pair to a group, has the"
+        " steps; brokers: --role elected --id N --coordinator nameserver --replication majority --flush sync"
+        f" --voters {voters}; replicators: --role elected --id N --flush sync; N is the member id above; the"
+        " master last"
+    )
+
+
+def same_sums(one: "LiveLog", other: "LiveLog", begin: int, end: int) -> bool:
+    """Return whether a range of two logs has the same checksums."""
+    if begin == end:
+        return True
+    pairs = zip_longest(one.sums(begin, end, SUMS_BYTES), other.sums(begin, end, SUMS_BYTES))
+    return all(first == second for first, second in pairs)
 
 
 class LiveLog:
