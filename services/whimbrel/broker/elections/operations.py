@@ -33,6 +33,7 @@ class Operations:
 
     def __init__(self, elector: "Elector") -> None:
         self.elector = elector
+        self.reiniting = 0  # the member whose store is being emptied at our request; 0: none
 
     # An emptied store
 
@@ -59,6 +60,8 @@ class Operations:
             raise NotReady(
                 "the voters are being changed: try again when `whimbrel replication status` is well"
             )
+        if self.reiniting:
+            raise NotReady(f"the store of member {self.reiniting} is being emptied: one after the other")
         voters = set(dict(record.voters))
         holding = {other for other, end in page.member_acks() if end >= page.commit} | {elector.options.id}
         if member in voters and len(voters & holding - {member}) < record.acks:
@@ -73,10 +76,13 @@ class Operations:
         outbound = empty(
             elector.options.name, group=record.group, epoch=record.epoch, leader=elector.options.id
         )
+        self.reiniting = member
         try:
             await elector.peers.call(address, outbound, EMPTY_S + POLL_S)
         except WhimbrelError as error:
             raise NotReady(f"member {member} at {address}: {error}") from error
+        finally:
+            self.reiniting = 0
 
     async def empty(self, group: str, epoch: int, leader: int) -> None:
         """Empty our store, as the leader asks; return once that is done.
