@@ -5,7 +5,7 @@ import shutil
 import signal
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -16,6 +16,7 @@ from electionkit import ElectedGroup, Member, bodies_of
 from processes import until
 from whimbrel.cli.main import main
 from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as v2
+from whimbrel.store.seat_file import SeatFile
 
 pytestmark = pytest.mark.process
 
@@ -209,6 +210,12 @@ def test_what_was_cut_is_listed_shown_and_put_back_once(group: ElectedGroup, run
     assert cut["replayed"] == "yes"
     assert sorted(bodies_of(successor.peer)) == [b"first", b"lost", b"sent again"]
     until(lambda: bodies_of(successor.peer, "late") == [b"later"], timeout=30, what="the delayed one")
+    store = str(leader.broker.store)
+    (offline,) = json.loads(run("cut", "list", "--store", store, "-o", "json").out)
+    assert offline["cut"] == cut["cut"] and offline["replayed"] == "yes"
+    assert "id-lost" in run("cut", "show", cut["cut"], "--store", store).out
+    refused = run("cut", "replay", cut["cut"], "--store", store, "--again")
+    assert refused.code == 1 and "start it with --accept-replays true" in refused.err
     unknown = run("cut", "show", "1-2-3")
     assert unknown.code == 1 and "cut list" in unknown.err
     nobody = run("cut", "list", "--member", "9")
@@ -295,7 +302,7 @@ def test_a_member_that_lacks_what_its_leader_no_longer_has_is_told_what_to_do(
             assert peer.send("t", bytes(100_000)).status.code == v2.OK
         until(lambda: leader.view().log_begin > 0, timeout=30, what="a shorter log")
         behind.start()
-        until(lambda: f"reinit {NAME} --member {number}` does that" in run("status").err, timeout=15)
+        until(lambda: f"reinit {NAME} --member {number}` does that" in run("status").err, timeout=30)
         done = run("reinit", NAME, "--member", number, "--yes")
         assert done.code == 0, done.err
         until(lambda: behind.view().log_end == leader.view().log_end, timeout=20)
@@ -329,3 +336,47 @@ def test_the_survivor_of_two_goes_on_alone_where_one_copy_is_enough(
         survivor.kill()
         until(lambda: leader.peer.send("t", b"the other one").status.code == v2.OK, timeout=40)
         assert sorted(bodies_of(leader.peer)) == [b"alone", b"first", b"the other one"]
+
+
+@pytest.mark.slow
+def test_members_that_may_all_have_lost_something_go_on_when_an_operator_accepts_it(
+    group: ElectedGroup, run: Replication
+) -> None:
+    leader = group.await_leader()
+    for member in group.members.values():
+        member.kill()
+    for member in group.members.values():  # as after a power cut without synchronous flush
+        file = SeatFile(member.broker.store)
+        seat = file.load()
+        assert seat is not None
+        file.save(replace(seat, votes=False))
+    for member in group.members.values():
+        member.start()
+    until(lambda: "may have lost what it acknowledged" in run("status").err, timeout=15)
+    with pytest.raises(AssertionError, match="a leader"):
+        group.await_leader(timeout=4)
+    done = run("failover", NAME, "--to", str(leader.number), "--accept-loss", "--yes", "-o", "json")
+    assert done.code == 0, done.err
+    assert json.loads(done.out)["voters"] == [1, 2, 3] and json.loads(done.out)["leads"]
+    until(lambda: leader.peer.send("t", b"goes on").status.code == v2.OK, timeout=10)
+    until(lambda: run("status").code == 0, timeout=15, what="a group in order")
+    record = json.loads(leader.view().election.record)
+    assert record["loss"] == 0 and record["leader"] == leader.number
+    leader.kill()  # the others vote again
+    now = group.await_leader()
+    assert sorted(bodies_of(now.peer)) == [b"first", b"goes on"]
+
+
+@pytest.mark.slow
+def test_a_member_at_rest_is_emptied(group: ElectedGroup, run: Replication) -> None:
+    leader = group.await_leader()
+    member = other(group, leader)
+    store = str(member.broker.store)
+    assert main(("store", "reinit", store, "--yes")) == 1, "it runs"
+    member.kill()
+    assert main(("store", "reinit", store, "--yes")) == 0
+    assert leader.peer.send("t", b"second").status.code == v2.OK
+    member.start()
+    until(lambda: run("status").code == 0, timeout=15, what="a group in order")
+    assert member.view().election.may_lead
+    until(lambda: sorted(bodies_of(member.peer)) == [b"first", b"second"], timeout=10)

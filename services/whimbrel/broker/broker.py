@@ -39,7 +39,7 @@ from whimbrel.broker.roles.master import MasterRole
 from whimbrel.broker.roles.role import Role
 from whimbrel.broker.roles.slave import SlaveRole
 from whimbrel.broker.roles.suspended import suspended
-from whimbrel.errors import NotReady, ReplicaTimeout, StoreError
+from whimbrel.errors import NotReady, ReplicaTimeout, StoreError, WhimbrelError
 from whimbrel.machine import MACHINE, Files, Machine
 from whimbrel.model.registration import BrokerRole
 from whimbrel.probes import TURN_S, serve_health
@@ -262,11 +262,15 @@ class Broker:
             finally:
                 self.suspend()
                 await role.stop(SWITCHING, unconfirmed=ReplicaTimeout)
-        try:
-            if between is not None:
+        failure: WhimbrelError | None = None
+        if between is not None:
+            try:
                 await between()
-        finally:
-            await self.begin_role(options)
+            except WhimbrelError as error:
+                failure = error
+        await self.begin_role(options)
+        if failure is not None:
+            raise failure
 
     async def begin_role(self, options: BrokerOptions) -> None:
         """Start a role; it is this broker's once it serves."""

@@ -2,9 +2,11 @@
 
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
+from itertools import zip_longest
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -13,7 +15,7 @@ from whimbrel.cli import cuts
 from whimbrel.cli.endpoint import EndpointOption, resolve_endpoint
 from whimbrel.cli.lazy import examples, group
 from whimbrel.cli.output import Format, OutputOption, emit, note, plain, print_table, size_text
-from whimbrel.errors import WhimbrelError
+from whimbrel.errors import BadRequest, WhimbrelError
 from whimbrel.model.health import (
     NO_BROKER,
     UNSETTLED,
@@ -55,6 +57,8 @@ COLUMNS = (
 )
 OPTIONAL = ("sends", "dispatched", "flushed", "acknowledged", "confirmed", "log end")
 WATCH_S = 1.0  # between two polls of --watch
+CALL_S, SUMS_S_MAX = 10.0, 3600.0  # the sums of a log of a terabyte take a while
+SUMS_BYTES = 64 << 20  # of a piece
 SWITCHOVER_S, LOOK_S = 15.0, 0.1  # until the next leader takes messages
 
 
@@ -311,6 +315,166 @@ def failover(
         )
         raise typer.Exit(1)
     note(f"{name}: member {to} leads epoch {done.epoch}; members {', '.join(map(str, done.voters))} vote")
+
+
+@app.command(
+    epilog=examples(
+        "whimbrel replication repair broker-a --keep 0 --store /var/lib/whimbrel/broker-a --dry-run",
+        "whimbrel replication repair broker-a --keep 0 --store /var/lib/whimbrel/broker-a --yes",
+    )
+)
+def repair(
+    name: NameArgument,
+    keep: Annotated[int, typer.Option("--keep", min=0, max=63, help="Whose log counts: 0, the master's id.")],
+    store: Annotated[
+        Path, typer.Option("--store", metavar="PATH", help="Store of the slave, at rest, that is to be cut.")
+    ],
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be cut.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    endpoint: EndpointOption = "",
+    output: OutputOption = Format.TABLE,
+) -> None:
+    """Cut a slave's log where it goes on otherwise than its master's: for pairs without elections.
+
+    For a slave that refuses to follow because its log differs, or ends behind the master's. Run it on the
+    slave's machine, with the slave's broker and replicator stopped. The first byte that differs is found by
+    checksums, then the begin of its record; what the master's log is not confirmed to have is cut as well.
+    What is cut is kept in the store, see `whimbrel replication cut`; then the slave can be started, and
+    follows. The kept log is never changed.
+    """
+    from whimbrel.client import sync
+    from whimbrel.store import log_compare
+
+    with sync.Admin(resolve_endpoint(endpoint)) as admin:
+        brokers = admin.members(name)
+    kept = next((each for each in brokers if (each.member_id or each.broker_id) == keep), None)
+    if kept is None:
+        known = ", ".join(str(each.member_id or each.broker_id) for each in brokers)
+        raise BadRequest(f"there is no member {keep} of {name} now; there are {known}")
+    if kept.role != "master":
+        raise BadRequest(
+            f"member {keep} is a slave of {name}, and only slaves are cut: make it the master first (docs/"
+            "failover.md), then repair the others"
+        )
+    found = log_compare.find_difference(store, LiveLog(kept.address))
+    rows = [(topic, count) for topic, count in found.topics.items()]
+    value = asdict(found) | {"bytes": found.end - found.point}
+    if found.point == found.end:
+        if output is not Format.TABLE:
+            emit(value, output, columns=(), rows=())
+        note(f"{store}: no difference in [{found.compared[0]}, {found.compared[1]}); nothing is to be cut")
+        return
+    emit(value, output, columns=("topic", "records"), rows=rows)
+    note(
+        f"{store} differs from member {keep} at byte {found.at}: {found.records} records,"
+        f" {size_text(found.end - found.point)} from {found.point} on, are to be cut"
+    )
+    if dry_run:
+        return
+    if not yes:
+        typer.confirm("Cut them, and keep them aside?", abort=True, err=True)
+    path = log_compare.cut_difference(store, found)
+    note(f"the log of {store} ends at {found.point} now; what was cut is in {path}; start its processes")
+
+
+ADOPT_COLUMNS = ("broker id", "role", "log begin", "log end", "compared", "equal", "member id")
+
+
+@app.command(
+    epilog=examples("whimbrel replication adopt broker-a", "whimbrel replication adopt broker-a -o json")
+)
+def adopt(name: NameArgument, endpoint: EndpointOption = "", output: OutputOption = Format.TABLE) -> None:
+    """Check whether a master and its slaves can become a group that elects its leader, and tell how.
+
+    Compares the confirmed log of each slave with the master's by checksums. Changes nothing: the group is
+    made by the members themselves, once all of them are started with the settings that this prints, the
+    master last. Exit code 1 when a slave is not fit for it.
+    """
+    from whimbrel.client import sync
+
+    with sync.Admin(resolve_endpoint(endpoint)) as admin:
+        brokers = admin.members(name)
+    if any(broker.member_id for broker in brokers):
+        note(f"{name} elects its leader already")
+        return
+    masters = [broker for broker in brokers if broker.role == "master"]
+    slaves = sorted((broker for broker in brokers if broker.role != "master"), key=lambda one: one.broker_id)
+    if len(masters) != 1 or not slaves:
+        raise BadRequest(f"{name} has {len(masters)} masters and {len(slaves)} slaves registered: start them")
+    free = min(set(range(1, 64)) - {slave.broker_id for slave in slaves})
+    ids = [(slave, slave.broker_id) for slave in slaves] + [(masters[0], free)]
+    kept = LiveLog(masters[0].address)
+    rows: list[tuple[Any, ...]] = []
+    problems = []
+    for broker, member in ids:
+        begin, end, equal = kept.begin, kept.confirmed, True
+        if broker is not masters[0]:
+            theirs = LiveLog(broker.address)
+            begin, end = max(begin, theirs.begin), min(end, theirs.confirmed)
+            equal = begin <= end and same_sums(kept, theirs, begin, end)
+        if not equal:
+            problems.append(
+                f"the log of slave {broker.broker_id} is another one than the master's: `whimbrel replication"
+                f" repair {name} --keep 0`, on its machine, or give it an empty store"
+            )
+        compared = "-" if broker is masters[0] else f"{begin} to {end}"
+        rows.append(
+            (broker.broker_id, broker.role, broker.log_begin, broker.log_end, compared, equal, member)
+        )
+    objects = [
+        dict(zip((each.replace(" ", "_") for each in ADOPT_COLUMNS), row, strict=True)) for row in rows
+    ]
+    emit(objects, output, columns=ADOPT_COLUMNS, rows=rows)
+    for problem in problems:
+        note(f"{name}: {problem}")
+    if problems:
+        raise typer.Exit(1)
+    voters = ",".join(str(member) for member in sorted(member for _, member in ids))
+    note(
+        f"{name}: all that is confirmed is the same. docs/failover.md, From a fixed pair to a group, has the"
+        " steps; brokers: --role elected --id N --coordinator nameserver --replication majority --flush sync"
+        f" --voters {voters}; replicators: --role elected --id N --flush sync; N is the member id above; the"
+        " master last"
+    )
+
+
+def same_sums(one: "LiveLog", other: "LiveLog", begin: int, end: int) -> bool:
+    """Return whether a range of two logs has the same checksums."""
+    if begin == end:
+        return True
+    pairs = zip_longest(one.sums(begin, end, SUMS_BYTES), other.sums(begin, end, SUMS_BYTES))
+    return all(first == second for first, second in pairs)
+
+
+class LiveLog:
+    """The log of a broker that runs (`log_compare.LogSums`)."""
+
+    def __init__(self, address: str) -> None:
+        """Ask how far it goes."""
+        from whimbrel.rpc.api.bulk_calls import describe_queues, open_bulk_channel
+        from whimbrel.rpc.api.calls import perform_blocking
+
+        self.address = address
+        with open_bulk_channel(address) as channel:
+            found = perform_blocking(channel, describe_queues(), (), CALL_S)
+        self.begin, self.confirmed = found.log_begin, found.log_confirmed
+
+    def sums(self, begin: int, end: int, piece_bytes: int) -> Iterator[tuple[int, int, int]]:
+        """Yield (offset, size, CRC-32) of the pieces of a range."""
+        from whimbrel.rpc.api.bulk_calls import checksum_log, open_bulk_channel, stream_blocking
+
+        with open_bulk_channel(self.address) as channel:
+            call = checksum_log(begin, end, chunk_bytes=piece_bytes)
+            for chunk in stream_blocking(channel, call, timeout_s=SUMS_S_MAX):
+                yield chunk.offset, chunk.size, chunk.crc32
+
+    def read(self, begin: int, end: int) -> bytes:
+        """Return the bytes of a range."""
+        from whimbrel.rpc.api.bulk_calls import log_bytes, open_bulk_channel, stream_blocking
+
+        with open_bulk_channel(self.address) as channel:
+            call = log_bytes(begin, end)
+            return b"".join(data for _, data in stream_blocking(channel, call, timeout_s=CALL_S))
 
 
 def show_plan(name: str, to: int, plan: "FailoverPlan", output: Format) -> None:

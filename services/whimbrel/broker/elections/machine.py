@@ -470,9 +470,8 @@ class Election:
         if (self.member, facts.seat) not in voters:
             return f"member {self.member} leads: have another one lead first", []
         if voters == record.voters:
-            return "", []
-        out = tuple(member for member in record.out if member not in dict(voters))
-        return "", self.name_voters(replace(record, out=out), voters, "the voters change", facts)
+            return "", [Swap(replace(record, out=()), self.revision)] * bool(record.out)
+        return "", self.name_voters(replace(record, out=()), voters, "the voters change", facts)
 
     def name_voters(self, record: GroupRecord, voters: Voters, why: str, facts: Facts) -> list[Action]:
         """Have the coordinator take a record with other voters, in a new epoch of ours."""

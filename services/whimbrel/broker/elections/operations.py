@@ -33,6 +33,7 @@ class Operations:
 
     def __init__(self, elector: "Elector") -> None:
         self.elector = elector
+        self.reiniting = 0  # the member whose store is being emptied at our request; 0: none
 
     # An emptied store
 
@@ -59,6 +60,8 @@ class Operations:
             raise NotReady(
                 "the voters are being changed: try again when `whimbrel replication status` is well"
             )
+        if self.reiniting:
+            raise NotReady(f"the store of member {self.reiniting} is being emptied: one after the other")
         voters = set(dict(record.voters))
         holding = {other for other, end in page.member_acks() if end >= page.commit} | {elector.options.id}
         if member in voters and len(voters & holding - {member}) < record.acks:
@@ -73,7 +76,13 @@ class Operations:
         outbound = empty(
             elector.options.name, group=record.group, epoch=record.epoch, leader=elector.options.id
         )
-        await elector.peers.call(address, outbound, EMPTY_S + POLL_S)
+        self.reiniting = member
+        try:
+            await elector.peers.call(address, outbound, EMPTY_S + POLL_S)
+        except WhimbrelError as error:
+            raise NotReady(f"member {member} at {address}: {error}") from error
+        finally:
+            self.reiniting = 0
 
     async def empty(self, group: str, epoch: int, leader: int) -> None:
         """Empty our store, as the leader asks; return once that is done.
@@ -91,8 +100,9 @@ class Operations:
             raise NotReady(why)
         try:
             await elector.reopen(self.emptied)
-        except OSError as error:
-            raise StoreError(f"this broker can't follow again: {error}") from error
+        except (StoreError, OSError) as error:
+            elector.spawn(elector.close("its store was to be emptied, and it can't follow again yet"))
+            raise StoreError(f"this broker can't follow again yet, see its log: {error}") from error
         finally:
             elector.machine.emptied()
 
@@ -134,10 +144,16 @@ class Operations:
         machine = elector.machine
         if len(voters) > VOTERS_MAX:
             raise BadRequest(f"a group has 1 to {VOTERS_MAX} voters, not {len(voters)}")
-        elector.feed(machine.learned(*await elector.coordinator.read(), elector.facts()))
+        try:
+            record, revision_now = await elector.coordinator.read()
+        except WhimbrelError as error:
+            raise NotReady(
+                f"the coordinator does not answer, and without it nobody can be made the leader: {error}"
+            ) from error
+        elector.feed(machine.learned(record, revision_now, elector.facts()))
         answers = await self.ask_all()
         facts = elector.facts()
-        refusal, record = machine.forced(answers, voters, facts)
+        refusal, forced = machine.forced(answers, voters, facts)
         known = machine.record
         told = machine.revision
         plan = FailoverPlan(
@@ -153,19 +169,19 @@ class Operations:
             missing=tuple(
                 sorted(set() if known is None else known.members - answers.keys() - {elector.options.id})
             ),
-            voters=() if record is None else tuple(member for member, _ in record.voters),
+            voters=() if forced is None else tuple(member for member, _ in forced.voters),
             committed=max(elector.page.confirmed, elector.page.heard_commit),
             refusal=refusal,
         )
         if not accept:
             return plan
-        if record is None:
+        if forced is None:
             raise NotReady(refusal)
         if told != revision:
             raise NotReady("the group's record has changed meanwhile: look at it again")
-        elector.feed(machine.force(record, facts))
+        elector.feed(machine.force(forced, facts))
         return FailoverPlan(
-            epoch=record.epoch,
+            epoch=forced.epoch,
             revision=told,
             answered=plan.answered,
             missing=plan.missing,
