@@ -143,8 +143,9 @@ async def test_without_a_majority_of_etcd_nothing_is_answered(three: Etcd) -> No
     client = EtcdClient(three.addresses, EtcdAccess())
     for member in three.members[:2]:
         member.signal(signal.SIGSTOP)
-    with pytest.raises(Unavailable, match=r"no member of etcd can be asked: .*; .*; .*"):
+    with pytest.raises(Unavailable, match="no member of etcd can be asked: ") as caught:
         await client.read(KEY)
+    assert all(address in str(caught.value) for address in three.addresses)
     assert not await client.changed(KEY, 1, 0.3)
     three.signal(signal.SIGCONT)
     three.wait_serving()

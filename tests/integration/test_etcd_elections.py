@@ -179,11 +179,58 @@ def test_what_strangers_do_to_the_key_is_told_and_can_be_put_right(group: Electe
         await_trouble(group, "")
     etcd.ctl("del", KEY)
     await_trouble(group, f"there is no key {KEY} of etcd any more")
-    etcd.ctl("put", KEY, newest)
+    etcd.ctl("put", KEY, logged_record(group))
     await_trouble(group, "")
     leader = group.await_leader()
     leader.kill()
     group.await_leader(leader)
+
+
+def logged_record(group: ElectedGroup) -> str:
+    """Return the newest record that a member has logged, as an operator would find it."""
+    return str(re.findall(r"group record: (\{.*\})", group.members[1].broker.log.read_text())[-1])
+
+
+@pytest.mark.slow
+def test_a_full_database_is_told_and_all_goes_on(tmp_path: Path) -> None:
+    with (
+        Etcd(tmp_path / "etcd", words=["--quota-backend-bytes", "400000"]) as etcd,
+        ElectedGroup(tmp_path / "group", coordinator=etcd.setting) as group,
+    ):
+        leader = sending(group)
+        while etcd.run("put", "/big", "x" * 100_000).returncode == 0:
+            pass
+        await_trouble(group, "the coordinator can't be used: etcd takes no writes, .*alarm NOSPACE")
+        assert status(group).returncode == 1
+        assert leader.peer.send("t", b"full").status.code == v2.OK
+        leader.kill()
+        with pytest.raises(AssertionError, match="a leader"):
+            group.await_leader(timeout=4)
+        newest = json.loads(etcd.ctl("get", "/big", "-w", "json"))["header"]["revision"]
+        etcd.ctl("compaction", "--physical", str(newest))
+        etcd.ctl("defrag")
+        etcd.ctl("alarm", "disarm")
+        group.await_leader(leader)
+        leader.start()
+        await_trouble(group, "")
+        await_bodies(group, b"full")
+
+
+@pytest.mark.slow
+def test_an_empty_etcd_elects_nobody_before_the_record_is_put_there(tmp_path: Path) -> None:
+    first = Etcd(tmp_path / "first")
+    with first as etcd, ElectedGroup(tmp_path / "group", coordinator=etcd.setting) as group:
+        sending(group)
+        etcd.kill()
+        with Etcd(tmp_path / "second", cluster="another", ports=first.ports) as empty:
+            for member in group.members.values():
+                assert member.broker.stop() == 0
+                member.broker.start()
+            with pytest.raises(AssertionError, match="a leader"):
+                group.await_leader(timeout=4)
+            empty.ctl("put", KEY, logged_record(group))
+            sending(group)
+            await_trouble(group, "")
 
 
 @pytest.mark.slow
