@@ -43,6 +43,7 @@ from whimbrel.store.retention import DiskUse
 from whimbrel.store.segment import segment_name
 
 if TYPE_CHECKING:
+    from whimbrel.broker.cluster.leader_state import LeaderState
     from whimbrel.broker.elections.elector import Elector
     from whimbrel.broker.roles.context import BrokerContext
     from whimbrel.broker.roles.master import MasterRole
@@ -548,6 +549,44 @@ def master_metrics(role: "MasterRole", counted: Counted) -> list[Family]:
             kind="gauge",
             help="Connected slaves that lack less than `slave_fallbehind_max_bytes`.",
             read=lambda: [((), appender.in_sync_slaves())],
+        ),
+    ]
+
+
+def state_metrics(state: "LeaderState", role: "MasterRole") -> list[Family]:
+    """Return what an elected leader's clients wait for beside the log."""
+    kinds = (("leases", state.leases), ("metadata", state.metadata))
+    return [
+        Family(
+            name="whimbrel_state_waiting",
+            kind="gauge",
+            labels=("kind",),
+            help="Answers that wait until a majority has stored a change.",
+            read=lambda: [((kind,), len(quorum.waiting)) for kind, quorum in kinds],
+        ),
+        Family(
+            name="whimbrel_state_expired_total",
+            kind="counter",
+            labels=("kind",),
+            help="Answers of which nobody knows whether their effect stays: no majority stored it in time.",
+            read=lambda: [((kind,), quorum.expired) for kind, quorum in kinds],
+        ),
+        Family(
+            name="whimbrel_state_members",
+            kind="gauge",
+            labels=("kind",),
+            help="Other voters that have stored all that this leader began with.",
+            read=lambda: [
+                (("leases",), len(state.leases.holders(max(state.begun_at, 1)))),
+                (("metadata",), len(state.metadata.holders(1))),
+            ],
+        ),
+        Family(
+            name="whimbrel_state_clamped_queues_total",
+            kind="counter",
+            help="Queues of which leases went beyond the log when this leader began to serve; never, unless"
+            " a majority has lost messages.",
+            read=lambda: [((), role.clamped)],
         ),
     ]
 

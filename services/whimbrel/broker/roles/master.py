@@ -31,7 +31,7 @@ from whimbrel.broker.cluster.replica_service import (
 )
 from whimbrel.broker.cluster.write_admission import ElectedAdmission, WriteAdmission
 from whimbrel.broker.consume.lane_acks import LaneAcks
-from whimbrel.broker.metrics import MESSAGE_BYTES, master_metrics, transaction_metrics
+from whimbrel.broker.metrics import MESSAGE_BYTES, master_metrics, state_metrics, transaction_metrics
 from whimbrel.broker.options import BrokerOptions
 from whimbrel.broker.produce.appender import Appender
 from whimbrel.broker.produce.commit import MajorityCommit
@@ -652,4 +652,9 @@ class MasterRole(Role):
     def role_metrics(self) -> list[Family]:
         """Return the metrics of a master."""
         assert self.context.counted is not None
-        return [*master_metrics(self, self.context.counted), *transaction_metrics(self.transactions)]
+        state = [] if self.state is None else state_metrics(self.state, self)
+        return [
+            *master_metrics(self, self.context.counted),
+            *transaction_metrics(self.transactions),
+            *state,
+        ]
