@@ -7,7 +7,8 @@
 Each step is on disk before the next, and can be done again: a kill or a power loss leaves the intent, and the
 next start goes on with step 2. What stays is what does not follow from the log, or is a copy of the leader's
 that it renews: the seat with its uuid and promises, `config/` but for the timers' files, the lease journals,
-what was cut, the page of marks.
+where the queues of deleted topics ended, what was cut, the page of marks. Of leases and metadata it has
+reported what it stores, so it must not forget them (`broker/cluster/state_quorum.py`).
 
 **Why it may vote again.** A member that is emptied is what one is that has lost all in a power cut, and has
 its promises: it breaks none, and does not vote until its log has adopted the epoch of a leader that it
@@ -47,7 +48,6 @@ DERIVED: Final = (
     "whimbrel/confirmed",
     "whimbrel/sync-failed",
     "whimbrel/queue-offsets.json",
-    "whimbrel/queue-floors.json",
     "whimbrel/retention-clock",
 )
 
