@@ -26,15 +26,14 @@ import pytest
 
 from etcd import NoEtcd, programs
 from processes import until
+from tlskit import Tls
 
-__all__ = ["Etcd", "EtcdMember", "Tls", "need_etcd"]
+__all__ = ["Etcd", "EtcdMember", "need_etcd"]
 
 # Shorter than etcd's own: tests wait for elections. Fsyncs are kept.
 HEARTBEAT_MS, ELECTION_MS = 50, 500
 SERVES_S = 20.0
 CTL_S = 20
-
-NEW_KEY = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")
 
 alive: set["EtcdMember"] = set()
 
@@ -47,46 +46,6 @@ def need_etcd() -> Path:
         if os.environ.get("REQUIRE_ETCD"):
             pytest.fail(f"REQUIRE_ETCD is set, and {error}")
         pytest.skip(str(error))
-
-
-class Tls:
-    """A certificate authority, and what it has signed for a member and for a client, below a folder."""
-
-    def __init__(self, root: Path) -> None:
-        root.mkdir()
-        self.ca, self.ca_key = root / "ca.pem", root / "ca.key"
-        openssl(
-            "req",
-            "-x509",
-            *NEW_KEY,
-            "-days",
-            "2",
-            "-subj",
-            "/CN=test",
-            "-out",
-            self.ca,
-            "-keyout",
-            self.ca_key,
-        )
-        self.server, self.server_key = self.sign(root, "server")
-        self.client, self.client_key = self.sign(root, "client")
-
-    def sign(self, root: Path, name: str) -> tuple[Path, Path]:
-        """Make a key and a certificate for the loopback."""
-        certificate, key, request = root / f"{name}.pem", root / f"{name}.key", root / f"{name}.csr"
-        extension = root / f"{name}.ext"
-        extension.write_text("subjectAltName=IP:127.0.0.1\n")
-        openssl("req", *NEW_KEY, "-subj", f"/CN={name}", "-out", request, "-keyout", key)
-        openssl(
-            "x509", "-req", "-in", request, "-CA", self.ca, "-CAkey", self.ca_key, "-CAcreateserial",
-            "-days", "2", "-extfile", extension, "-out", certificate,
-        )  # fmt: skip
-        return certificate, key
-
-
-def openssl(*words: str | Path) -> None:
-    """Run openssl."""
-    subprocess.run(["openssl", *map(str, words)], check=True, capture_output=True, timeout=20)
 
 
 class EtcdMember:

@@ -15,7 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from etcdkit import Tls
+from tlskit import Tls
 
 __all__ = ["FakeKube"]
 

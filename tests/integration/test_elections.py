@@ -173,7 +173,8 @@ def await_follower(member: Member, leader: Member) -> None:
 def await_epoch(stores: list[Path], epoch: int, leader: int) -> None:
     """Wait until all have promised an epoch to a leader, and have it in their lists."""
     until(lambda: promises(stores) == {(epoch, leader)}, what="all promises")
-    until(lambda: {EpochFile(store).load()[-1][0] for store in stores} == {epoch}, what="all lists")
+    # A member whose list is still empty has not adopted it.
+    until(lambda: all(dict(EpochFile(store).load()[-1:]).keys() == {epoch} for store in stores), what="lists")
 
 
 def promises(stores: list[Path]) -> set[tuple[int, int]]:

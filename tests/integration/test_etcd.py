@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from etcdkit import Etcd, Tls
+from etcdkit import Etcd
+from tlskit import Tls
 from whimbrel.broker.elections.etcd_coordinator import EtcdCoordinator
 from whimbrel.errors import NotReady, Unavailable
 from whimbrel.model.group_record import GroupRecord

@@ -89,6 +89,7 @@ def await_bodies(group: ElectedGroup, *bodies: bytes) -> None:
     until(equal, timeout=15, what="the same messages on all members")
 
 
+@pytest.mark.slow
 def test_leaders_of_both_are_lost_and_none_of_the_messages(
     group: ElectedGroup, etcd: Etcd, measured: Note
 ) -> None:

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from electionkit import ElectedGroup
-from etcdkit import Tls
 from fakekube import FakeKube
 from processes import until
+from tlskit import Tls
 from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as v2
 
 pytestmark = [pytest.mark.process, pytest.mark.slow]

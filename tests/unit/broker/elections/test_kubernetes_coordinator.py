@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from etcdkit import Tls
 from fakekube import FakeKube
+from tlskit import Tls
 from whimbrel.broker.elections import kubernetes_api, kubernetes_coordinator
 from whimbrel.broker.elections.kubernetes_api import KubernetesApi
 from whimbrel.broker.elections.kubernetes_coordinator import KubernetesCoordinator, lease_name

@@ -1,0 +1,122 @@
+"""What a member makes of what its coordinator says, and how often it asks."""
+
+import asyncio
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from waiting import eventually
+from whimbrel.broker.elections import elector as module
+from whimbrel.broker.elections.elector import Elector
+from whimbrel.broker.options import BrokerOptions
+from whimbrel.errors import NotReady, Unavailable, WhimbrelError
+from whimbrel.machine import MACHINE
+from whimbrel.model.group_record import GroupRecord
+from whimbrel.model.registration import BrokerRole
+from whimbrel.wakeup import Doorbell
+
+VOTERS = tuple((member, f"{member:032x}") for member in (1, 2, 3))
+RECORD = GroupRecord(group="ab" * 16, epoch=3, leader=1, voters=VOTERS, acks=2)
+
+Answer = tuple[GroupRecord | None, int] | WhimbrelError
+
+
+class FakeCoordinator:
+    """Answers what it is given, the last of it again and again."""
+
+    def __init__(self, *answers: Answer) -> None:
+        self.answers, self.asked = list(answers), 0
+        self.trouble = ""
+        self.quiet = asyncio.Event()  # watches that have nothing new wait for it
+
+    async def read(self) -> tuple[GroupRecord | None, int]:
+        self.asked += 1
+        answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+        if isinstance(answer, WhimbrelError):
+            raise answer
+        return answer
+
+    async def watch(self, revision: int) -> tuple[GroupRecord | None, int]:
+        found, number = await self.read()
+        if number == revision:
+            await self.quiet.wait()
+        return found, number
+
+    async def swap(self, record: GroupRecord, revision: int) -> tuple[bool, GroupRecord | None, int]:
+        raise Unavailable("nobody swaps here")
+
+    async def close(self) -> None:
+        pass
+
+
+@pytest.fixture
+def bell(tmp_path: Path) -> Iterator[Doorbell]:
+    (tmp_path / "whimbrel").mkdir()
+    made = Doorbell(tmp_path, "broker")
+    yield made
+    made.close()
+
+
+def member(tmp_path: Path, bell: Doorbell, coordinator: FakeCoordinator) -> Elector:
+    options = BrokerOptions(
+        store=str(tmp_path), role="elected", id=1, coordinator="nameserver", replication="majority",
+        voters=("1", "2", "3"),
+    )  # fmt: skip
+
+    async def switch(role: BrokerRole) -> None:
+        raise AssertionError(f"it becomes {role}")
+
+    async def drain() -> None:
+        raise AssertionError("it drains")
+
+    return Elector(options, bell=bell, machine=MACHINE, switch=switch, drain=drain, coordinator=coordinator)
+
+
+@pytest.mark.parametrize(
+    ("last", "says"),
+    [
+        ((None, 0), "the coordinator has lost the record of the group: give it its file back"),
+        (Unavailable("x"), "the coordinator does not answer: x"),
+        (NotReady("x"), "the coordinator can't be used: x"),
+    ],
+)
+async def test_trouble_is_told_and_it_asks_again_after_a_while_only(
+    tmp_path: Path, bell: Doorbell, last: Answer, says: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pauses: list[float] = []
+    stopped, sleep = asyncio.Event(), asyncio.sleep
+
+    async def pause(delay_s: float) -> None:
+        if delay_s:
+            pauses.append(delay_s)
+            await stopped.wait()
+        await sleep(0)
+
+    coordinator = FakeCoordinator((RECORD, 5), last)
+    elector = member(tmp_path, bell, coordinator)
+    monkeypatch.setattr(asyncio, "sleep", pause)
+    watching = asyncio.create_task(elector.watch())
+    await eventually(lambda: pauses)
+    assert elector.trouble == says
+    assert (coordinator.asked, pauses) == (2, [module.AGAIN_S])
+    watching.cancel()
+    elector.release()
+
+
+async def test_what_a_readable_coordinator_would_refuse_is_told_and_the_record_is_learned_and_logged_once(
+    tmp_path: Path, bell: Doorbell, caplog: pytest.LogCaptureFixture
+) -> None:
+    coordinator = FakeCoordinator((RECORD, 5))
+    coordinator.trouble = "it is full"
+    elector = member(tmp_path, bell, coordinator)
+    with caplog.at_level(logging.INFO):
+        watching = asyncio.create_task(elector.watch())
+        await eventually(lambda: coordinator.asked == 2)
+    assert elector.trouble == "the coordinator can't be used: it is full"
+    assert (elector.machine.record, elector.machine.revision) == (RECORD, 5)
+    (line,) = [text for text in caplog.messages if "group record: " in text]
+    assert GroupRecord.decode(line.partition("group record: ")[2].encode()) == RECORD
+    watching.cancel()
+    elector.release()
