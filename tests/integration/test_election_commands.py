@@ -130,9 +130,10 @@ def test_a_replaced_disk_votes_once_it_is_made_a_voter_again(group: ElectedGroup
     replaced.start()
     until(lambda: "does not vote" in run("status").err, timeout=10, what="a sentence on it")
     assert run("status").code == 1
+    epoch = turns(run)[0][0]  # 1, unless the machine was so busy that a leader seemed to hang
     result = run("voters", NAME, "--set", "1,2,3")
     assert result.code == 0, result.err
-    assert "vote from epoch 2 on" in result.err
+    assert f"vote from epoch {epoch + 1} on" in result.err, turns(run)
     until(lambda: run("status").code == 0, timeout=15, what="a group in order")
     assert "these members vote already" in run("voters", NAME, "--set", "1,2,3").err
     last.kill()  # now the replaced one's copies count
@@ -170,6 +171,7 @@ def test_what_was_cut_is_listed_shown_and_put_back_once(group: ElectedGroup, run
     others = [member for member in group.members.values() if member is not leader]
     assert "nothing was cut" in run("cut", "list").err
     assert main(("topic", "create", "late", "--type", "delay", "--endpoint", group.endpoint)) == 0
+    epoch = turns(run)[0][0]
     for member in others:
         member.replicator.signal(signal.SIGSTOP)
     due = datetime.now(UTC) + timedelta(seconds=10)
@@ -192,7 +194,7 @@ def test_what_was_cut_is_listed_shown_and_put_back_once(group: ElectedGroup, run
     until(lambda: run("status").code == 0, timeout=15, what="a group in order")
     (cut,) = json.loads(run("cut", "list", "-o", "json").out)
     assert cut["member"] == leader.number and cut["records"] == 3 and cut["replayed"] == "no"
-    assert cut["epoch"] == 1 and cut["to"] - cut["from"] == cut["bytes"]
+    assert cut["epoch"] == epoch and cut["to"] - cut["from"] == cut["bytes"]
     shown = json.loads(run("cut", "show", cut["cut"], "-n", "1", "-o", "json").out)
     rest = json.loads(run("cut", "show", cut["cut"], "--from", str(shown["next"]), "-o", "json").out)
     ids = [each["message_id"] for each in (*shown["records"], *rest["records"])]
@@ -243,9 +245,10 @@ def test_two_of_three_are_lost_for_good(group: ElectedGroup, run: Replication) -
     assert plan.code == 0 and "nothing was done" in plan.err and "does not answer" in plan.out
     absent = run("failover", NAME, "--to", str(last.number))
     assert absent.code == 1 and f"member {last.number} of {NAME} is not there" in absent.err
+    epoch = turns(run)[0][0]
     done = run("failover", NAME, "--to", number, "--accept-loss", "--yes")
     assert done.code == 0, done.err
-    assert f"member {number} leads epoch 2; members {number} vote" in done.err
+    assert f"member {number} leads epoch {epoch + 1}; members {number} vote" in done.err
     assert turns(run)[0][2].startswith("an operator accepted")
     assert survivor.peer.send("t", b"goes on").status.code == v2.OK
     for lost in (leader, last):  # they are back after all, and vote no more
