@@ -97,7 +97,7 @@ class HeldAnswers:
         if name == "ReceiveMessage":
             return replace(method, handle=lambda call, request: self.receive(handle, call, request))
         if name in METADATA:
-            handle = self.holding(handle, self.state.metadata)
+            handle = self.holding(handle, self.state.metadata, at_once=True)
         if name in LEASES:
             handle = self.holding(handle, self.state.leases)
         if name in SERVING:
@@ -114,8 +114,11 @@ class HeldAnswers:
 
         return serve
 
-    def holding(self, handle: Handle, quorum: StateQuorum) -> Handle:
-        """Return a handler whose answers wait for a majority."""
+    def holding(self, handle: Handle, quorum: StateQuorum, *, at_once: bool = False) -> Handle:
+        """Return a handler whose answers wait for a majority.
+
+        `at_once`: whatever it changes of that kind it has changed when it returns.
+        """
 
         def hold(call: Call, request: Any) -> Any:
             try:
@@ -123,7 +126,8 @@ class HeldAnswers:
             except KNOWN_ALREADY as error:
                 return quorum.hold(error)
             if isinstance(answer, Deferred):
-                return quorum.hold_later(answer)
+                # What a send changes of metadata, it has changed by now.
+                return answer if at_once and not quorum.behind else quorum.hold_later(answer)
             return quorum.hold(answer)
 
         return hold
