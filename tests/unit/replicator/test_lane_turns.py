@@ -411,7 +411,7 @@ def test_reports_follow_what_is_shown(slave: test_follower.Stage) -> None:
     assert following.next(buffer, 0)[0] == "append"
     following.appended(40, True)
     assert following.next(buffer, 0) == ("publish", 40)
-    assert following.next(buffer, 0) == ("report", 40)
+    assert following.next(buffer, 0) == ("report", 40, REPORT.pack(40))
     following.sent_report(3, 7)  # a part of it
     assert (following.unsent, following.reported) == (REPORT.pack(40)[3:], (40, 7))
     assert following.next(buffer, 0) == ("ring",)
