@@ -33,7 +33,7 @@ class Shell:
     """Runs the state machines of one replicator.
 
     Attributes:
-        frames, bodies: that were sent, and appended.
+        frames, bodies: that were sent, and appended; sent_bytes: of the frames.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class Shell:
         """
         self.loop, self.page, self.files = loop, loop.page, files
         self.now, self.readable, self.others = now, readable, others
-        self.frames = self.bodies = 0
+        self.frames = self.bodies = self.sent_bytes = 0
 
     def now_ns(self) -> int:
         """The time, as the lane has it."""
@@ -101,6 +101,7 @@ class Shell:
                 state = feeding.links()[link]
                 page.set_sent(connections[link].slot, state[0], state[2])
                 self.frames += 1
+                self.sent_bytes += count
                 continue
             self.loop.bell.take()
             page.replica_sleeping = 0
@@ -119,9 +120,7 @@ class Shell:
                 self.loop.ring_broker()
                 feeding.rang(True)
 
-    def follow(
-        self, native: Any, following: Any, sock: Any, buffer: Any, log: Any, watched: Watched
-    ) -> None:
+    def follow(self, native: Any, following: Any, sock: Any, buffer: Any, log: Any, watched: Watched) -> None:
         """See `Loop.follow`; it ends where that would wait."""
         page, room = self.page, buffer.buffer
         while True:

@@ -79,7 +79,8 @@ LEADER_CELLS: Final = tuple(
     for name in ("ha_dialect", "leader_log", "leader_epoch", "leader_start", "voter_bits", "replica_role")
 )
 FOLLOWER_CELLS: Final = tuple(
-    SharedPage.place(name) for name in ("ha_dialect", "promise", "elected", "replica_role", "master_ha_version")
+    SharedPage.place(name)
+    for name in ("ha_dialect", "promise", "elected", "replica_role", "master_ha_version")
 )
 
 

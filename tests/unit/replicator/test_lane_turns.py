@@ -4,6 +4,7 @@ import contextlib
 import random
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,11 +13,12 @@ import pytest
 
 from lanekit import lane_or_skip
 from masterlog import MasterLog, same_log
+from memberpair import MEMBER, begin_epoch
 from unit.replicator import test_feeder, test_follower
 from unit.replicator.test_feeder import SLAVE, closed
 from unit.replicator.test_follower import FILE, frame, framed, records
 from whimbrel.ha.frames import FRAME_HEADER, REPORT
-from whimbrel.lane import Lane
+from whimbrel.ha.switching import DIALECT
 from whimbrel.machine import Machine
 from whimbrel.replicator.follower import Follower
 from whimbrel.replicator.loop import Loop
@@ -25,6 +27,7 @@ from whimbrel.replicator.options import ReplicatorOptions
 from whimbrel.replicator.replicator import Replicator
 from whimbrel.replicator.roles import MasterRole, Role, SlaveRole
 from whimbrel.store.commitlog import LogWriter
+from whimbrel.store.shared_page import SharedPage
 
 DEADLINE_S = 20
 FAR = (1 << 40, 1 << 40, 1 << 60)  # heartbeat, silence, end of the run
@@ -435,8 +438,18 @@ def test_a_silent_master_is_given_up(slave: test_follower.Stage) -> None:
 class Pair:
     """A master's and a slave's replicator, each in a thread, over a log that the test writes."""
 
-    def __init__(self, root: Path, stack: contextlib.ExitStack, *, metrics: bool = False) -> None:
+    def __init__(
+        self, root: Path, stack: contextlib.ExitStack, *, majority: bool = False, flush: str = "async"
+    ) -> None:
         self.master = stack.enter_context(MasterLog(root / "master", file_size=1 << 22))
+        self.majority = majority
+        self.beat()
+        if majority:
+            self.master.page.ha_dialect = DIALECT
+            begin_epoch(self.master.root, self.master.page, 1, 0)
+            (root / "slave").mkdir()
+            with contextlib.closing(SharedPage.open(root / "slave")) as page:
+                page.ha_dialect, page.broker_id = DIALECT, MEMBER
         self.master.append(5)
         self.replicators: list[Replicator] = []
         self.threads: list[threading.Thread] = []
@@ -449,6 +462,7 @@ class Pair:
             store=str(root / "slave"),
             master_ha=f"127.0.0.1:{port}",
             commitlog_file_size=1 << 22,
+            flush=flush,  # type: ignore[arg-type]
         )
         self.slave = self.add(stack, root / "slave", options, SlaveRole)
 
@@ -482,10 +496,15 @@ class Pair:
         stack.callback(stop)
         return replicator
 
+    def beat(self) -> None:
+        """Beat as a leader's broker does."""
+        self.master.page.broker_beat_ns = time.monotonic_ns()
+
     def caught_up(self, end: int) -> None:
         """Wait until the slave has acknowledged an end."""
         event = threading.Event()
         for _ in range(DEADLINE_S * 1000):
+            self.beat()
             if max(self.feed.loop.page.acks) == end:
                 return
             event.wait(0.001)
@@ -514,6 +533,36 @@ def test_a_log_is_replicated_with_system_calls(tmp_path: Path) -> None:
         timer = pair.feed.role.feeder.ack_timer
         assert isinstance(timer, AckTimes)
         assert timer.latency.count > 150
+    assert same_log(tmp_path / "master", tmp_path / "slave", end)
+
+
+@pytest.mark.parametrize(("majority", "flush"), [(True, "sync"), (True, "async"), (False, "sync")], ids=str)
+def test_members_and_synchronous_slaves_follow_with_system_calls(
+    tmp_path: Path, majority: bool, flush: str
+) -> None:
+    with contextlib.ExitStack() as stack:
+        pair = Pair(tmp_path, stack, majority=majority, flush=flush)
+        page, slave = pair.feed.loop.page, pair.slave.loop.page
+        for _ in range(3):
+            pair.caught_up(pair.master.append(1))
+        page.commit_saw = page.newest_connection()
+        before = dict(pair.turns)
+        for _ in range(150):
+            end = pair.master.append(1)
+            pair.caught_up(end)
+            if flush == "sync":
+                assert slave.flushed >= end
+            page.commit = end
+            if page.replica_sleeping:
+                pair.master.bell.ring("replicator")
+        for _ in range(DEADLINE_S * 1000):
+            if not majority or slave.heard_commit == end:
+                break
+            time.sleep(0.001)
+        assert slave.heard_commit == (end if majority else 0)
+        assert dict(page.member_acks()) == ({MEMBER: end} if majority else {})
+        for name, turns in pair.turns.items():
+            assert turns - before[name] < 60, name
     assert same_log(tmp_path / "master", tmp_path / "slave", end)
 
 
@@ -571,12 +620,40 @@ def test_a_process_that_died_within_is_followed_by_one_without(tmp_path: Path) -
                 assert (machine.lane.active, loop.page.replica_pass) == (expected, 0)
 
 
-def test_synchronous_flush_and_traces_are_pythons(tmp_path: Path) -> None:
+def test_a_slave_that_flushes_synchronously_reports_what_is_on_disk(tmp_path: Path) -> None:
     stage = test_follower.Stage(tmp_path, flush="sync", lane=lane_or_skip())
     stage.connect()
-    stage.send(frame(0, b"a" * 100) + frame(100, b"b" * 100))
-    stage.turns(lambda: stage.log.end == 200)
-    assert (stage.shell.bodies, isinstance(stage.follower, Follower)) == (0, True)
+    stage.send(frame(0, b"a" * 100))
+    stage.reported(100)
+    flush = stage.log.flush
+    held: list[int] = []
+    stage.log.flush = lambda: None  # type: ignore[method-assign]
+    stage.log.flusher.work = lambda: held.append(stage.log.page.written)  # type: ignore[attr-defined]
+    stage.send(frame(100, b"b" * 100))
+    stage.turns(lambda: stage.log.end == 200 and bool(held))
+    stage.turns(idle_for(stage, 20))
+    assert (stage.shell.bodies, held[0], stage.reports[-1]) == (1, 200, 100)
+    assert isinstance(stage.follower, Follower)
+    flush()
+    stage.reported(200)
+    assert stage.log.flushed == 200
+    stage.log.flush = flush  # type: ignore[method-assign]
+    stage.close()
+
+
+def test_what_a_run_has_appended_is_flushed_while_it_lasts(tmp_path: Path) -> None:
+    stage = test_follower.Stage(tmp_path, flush="sync", lane=lane_or_skip())
+    stage.connect()
+    stage.send(frame(0, b"a" * 100))
+    stage.reported(100)
     assert isinstance(stage.log, LogWriter)
-    assert isinstance(stage.loop.machine.lane, Lane)
+    stage.log.lend()
+    stage.loop.page.written = 160  # as the run shows it; the log itself has not heard of it
+    stage.log.flush()
+    assert (stage.log.end, stage.log.flushed, stage.log.replicated) == (100, 160, True)
+    stage.log.grown(160)
+    assert (stage.log.end, stage.log.lent) == (160, False)
+    stage.loop.page.written = 170
+    stage.log.flush()
+    assert stage.log.flushed == 160
     stage.close()
