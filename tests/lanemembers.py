@@ -1,8 +1,8 @@
 """Replicators of a group that commits by majority, by Python and by the lane, beside each other.
 
-A side is a leader's replicator with peers that the test plays, or a member's with a leader that the test plays,
-on a clock of the test's and over real sockets; `play` (`replicashell.py`) has the lane run on that clock. Whoever
-drives two sides does the same to both, lets both settle, and compares what can be seen of them.
+A side is a leader's replicator with peers that the test plays, or a member's with a leader that the test
+plays, on a clock of the test's and over real sockets; `play` (`replicashell.py`) has the lane run on that
+clock. Whoever drives two sides does the same to both, lets both settle, and compares what can be seen.
 
 Times are multiples of 1/512 s, which seconds as a float and whole nanoseconds both have exactly.
 """
@@ -68,9 +68,9 @@ class Clockwork(Machine):
 
     def __init__(self, now: Callable[[], float], lane: Lane) -> None:
         super().__init__(lane=lane)
-        self.monotonic = now  # type: ignore[method-assign, assignment]
-        self.monotonic_ns = lambda: int(now() * 1e9)  # type: ignore[method-assign, assignment]
-        self.random_bytes = lambda size: b"\x22" * size  # type: ignore[method-assign, assignment]
+        self.monotonic = now
+        self.monotonic_ns = lambda: int(now() * 1e9)
+        self.random_bytes = lambda size: b"\x22" * size
         self.wall_ms = lambda: int(now() * 1e3)  # type: ignore[method-assign]
         self.flushes: Flushes | None = None
 

@@ -10,7 +10,7 @@ import select
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-from whimbrel.machine import Files, Machine
+from whimbrel.machine import Files
 from whimbrel.replicator.lane_turns import Watched
 from whimbrel.replicator.loop import Loop
 from whimbrel.store.commitlog import PWRITE_BYTES_MIN
@@ -24,7 +24,7 @@ class Watching(Protocol):
 
     page: SharedPage
     bell: Any
-    machine: Machine
+    machine: Any
 
     def ring_broker(self) -> None: ...
 

@@ -73,7 +73,7 @@ class Leading:
 
     def member(self, number: int, *, counts: bool = True) -> None:
         """Connect a member that holds all, and whose reports count."""
-        peer = [side.connect() for side in self.sides][0]
+        peer, _ = [side.connect() for side in self.sides]
         seat = bytes.fromhex(str(number) * 32)
         hello = Preface(seat=seat).encode() + REQUEST.pack(1, 0, not counts, number)
         self.both("a handshake", lambda side: side.send(peer, hello))
@@ -83,7 +83,7 @@ class Leading:
 
     def observer(self) -> None:
         """Connect an observer that holds what is committed, once there is more than that."""
-        peer = [side.connect() for side in self.sides][0]
+        peer, _ = [side.connect() for side in self.sides]
         commit = self.sides[0].page.commit
         self.both("an observer", lambda side: side.send(peer, REPORT.pack(commit)))
         self.observers.append(peer)

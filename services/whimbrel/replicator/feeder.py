@@ -261,8 +261,8 @@ class Feeder:
         return self.loop.machine.monotonic_ns() - self.page.broker_beat_ns < LEADER_BEAT_MAX_NS
 
     def quorum_rules(self) -> tuple[int, float, int]:
-        """Return how old the broker's beat may be, in ns; how old a report, in s; and of how many members other
-        than ours there must be one, 0 where leaders are not elected."""
+        """Return how old the broker's beat may be, in ns; how old a report, in s; and from how many other
+        members there must be one, 0 where leaders are not elected."""
         needed = 0
         if self.elected:
             voters = (self.page.voter_bits % (1 << 64)).bit_count()  # the cell is signed
