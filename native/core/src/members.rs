@@ -212,3 +212,113 @@ fn state(data: &[u8]) -> i32 {
 fn number(data: &[u8], at: usize) -> i64 {
     i64::from_be_bytes(data[at..at + 8].try_into().expect("8 bytes"))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ERA: Era = Era { epoch: 4, start: 100, end: 300 };
+
+    fn member() -> Member {
+        let beats = (50, 10);
+        Member {
+            id: 2,
+            counts: true,
+            era: ERA,
+            connected_at: 5,
+            beat_ns: beats.0,
+            apart_ns: beats.1,
+            ..Member::default()
+        }
+    }
+
+    fn lead(saw: i64, commit: i64) -> Lead {
+        Lead { saw, commit, beat_ns: 0, settled: true }
+    }
+
+    #[test]
+    fn a_frame_says_what_is_committed_and_ends_with_its_epoch() {
+        let mut one = member();
+        let (size, head) = one.frame(250, 90, &lead(5, 240)).expect("within the epoch");
+        assert_eq!(size, 50);
+        let mut slave = Leader::new(ERA, -1, 0);
+        assert_eq!(slave.frame(&head, 250), None); // its end is the next one's start
+        assert_eq!(slave.frame(&head, 240), Some((250, 50)));
+        slave.took();
+        assert_eq!(slave.commit, 240);
+        assert!(one.frame(300, 1, &lead(5, 240)).is_none() && one.frame(99, 1, &lead(5, 240)).is_none());
+    }
+
+    #[test]
+    fn a_member_hears_of_commits_that_followed_its_connection() {
+        let mut one = member();
+        one.told = -1;
+        assert_eq!(one.due(&lead(4, 240), 7), 57);
+        assert_eq!(one.due(&lead(5, 240), 7), 17);
+        one.frame(250, 0, &lead(4, 240)).expect("a beat");
+        one.told();
+        assert_eq!(one.told, -1);
+        one.frame(250, 0, &lead(5, 240)).expect("a commit");
+        one.told();
+        assert_eq!((one.told, one.due(&lead(5, 240), 7)), (240, 57));
+    }
+
+    #[test]
+    fn reports_are_whole_grow_and_are_of_what_was_sent() {
+        let one = member();
+        let two = [report(180), report(200)].concat();
+        assert_eq!(one.reports(&two, 150, 200), Some((Some(200), vec![])));
+        assert_eq!(one.reports(&two[..23], 150, 200), Some((Some(180), two[12..23].to_vec())));
+        assert_eq!(one.reports(&two[..3], 150, 200), Some((None, two[..3].to_vec())));
+        for (data, acknowledged, most) in [
+            (&two[..], 181, 200),
+            (&two[..], 150, 199),
+            (&[1_u8, 2, 3, 4][..], 0, 9),
+            (&report(-1)[..], -1, 9),
+        ] {
+            assert_eq!(one.reports(data, acknowledged, most), None);
+        }
+    }
+
+    #[test]
+    fn a_leader_needs_its_broker_its_voters_and_for_observers_a_commit() {
+        let group = Group { start: 100, beat_ns: 1000, heard_ns: 300, needed: 1, until_ns: 0 };
+        let counting = Link { received_ns: 10, member: Some(member()), ..Link::default() };
+        let links = [counting.clone(), counting.clone()]; // the same member
+        assert_eq!(group.heard(&links, 309), 1);
+        assert!(group.leads(&lead(5, 0), &links, 309));
+        assert!(!group.leads(&lead(5, 0), &links, 310));
+        assert!(!Group { needed: 2, ..group }.leads(&lead(5, 0), &links, 20));
+        assert!(Group { needed: 2, until_ns: 21, ..group }.leads(&lead(5, 0), &links, 20));
+        assert!(!group.leads(&Lead { settled: false, ..lead(5, 0) }, &links, 20));
+        assert!(!Group { needed: 0, ..group }.leads(&lead(5, 0), &links, 1000));
+        let observed = [counting, Link::default()];
+        assert!(!group.leads(&lead(5, 99), &observed, 20));
+        assert!(group.leads(&lead(5, 100), &observed, 20));
+        let learner = Link { member: Some(Member { counts: false, ..member() }), ..Link::default() };
+        assert!(!group.leads(&lead(5, 0), &[learner], 20));
+    }
+
+    #[test]
+    fn no_more_is_shown_as_committed_than_the_log_has() {
+        let mut slave = Leader::new(ERA, 260, 120);
+        assert_eq!(slave.hear(200), None);
+        slave.news = true;
+        assert_eq!(slave.hear(200), Some((200, true)));
+        slave.news = true;
+        assert_eq!(slave.hear(200), Some((200, false)));
+        slave.news = true;
+        assert_eq!(slave.hear(270), Some((260, true)));
+        let mut older = Leader::new(ERA, -1, 260);
+        older.news = true;
+        assert_eq!(older.hear(270), Some((260, false)));
+    }
+
+    #[test]
+    fn the_beat_alone_wakes_nobody() {
+        let shown = lead(5, 100);
+        assert!(shown.same(&Lead { beat_ns: 9, ..shown }));
+        assert!(!shown.same(&lead(6, 100)) && !shown.same(&lead(5, 101)));
+        assert!(!shown.same(&Lead { settled: false, ..shown }));
+    }
+}
