@@ -228,7 +228,9 @@ RULES = (
     Rule("notes have a bound", "replica.rs", "> self.notes_max.max(SLAVES_MAX)", "> usize::MAX - 1"),
     Rule("frames follow each other", "replica.rs", "*offset == self.end && ", ""),
     Rule("a frame is in one file", "replica.rs", " && size as i64 <= room", ""),
-    Rule("frames are whole", "replica.rs", "(data.len() - head >= size as usize).then_some", "true.then_some"),
+    Rule(
+        "frames are whole", "replica.rs", "(data.len() - head >= size as usize).then_some", "true.then_some"
+    ),
     Rule(
         "the end is shown before it is reported",
         "replica.rs",

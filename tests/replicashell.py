@@ -60,7 +60,8 @@ class Shell:
 
     def beat_ns(self) -> int:
         """When the broker beat last, by this clock: a test's may not be the machine's, which beats go by."""
-        return self.now_ns() - (self.loop.machine.monotonic_ns() - self.page.broker_beat_ns)
+        age_ns: int = self.loop.machine.monotonic_ns() - self.page.broker_beat_ns
+        return self.now_ns() - age_ns
 
     def settled(self, watched: Watched) -> bool:
         """Whether cells of the page are as they were."""
