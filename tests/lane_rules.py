@@ -38,6 +38,7 @@ REPLICA_TESTS = (
     "-k",
     "lane",
 )
+MEMBER_TESTS = ("tests/unit/replicator/test_lane_turns.py", "tests/property/test_lane_members.py")
 KEPT_TESTS = ("tests/property/test_lane_recovery.py",)
 BULK_TESTS = ("tests/property/test_lane_bulk.py",)
 RECEIVE_FILES = ("ack.rs", "deliver.rs")
@@ -205,8 +206,8 @@ RULES = (
     Rule("padding is of ones", "hpack.rs", "accepted.then_some(())", "Some(())"),
     Rule("a run is of one epoch", "replica.rs", "marks.epoch == self.marks.epoch && ", ""),
     Rule("replaced files end a run", "replica.rs", " && marks.replaced == self.marks.replaced", ""),
-    Rule("what is removed is not sent", "replica.rs", "link.next < marks.begin || ", ""),
-    Rule("a log that is cut ends a run", "replica.rs", " || link.next > marks.written", ""),
+    Rule("what is removed is not sent", "replica.rs", "at < marks.begin || ", ""),
+    Rule("a log that is cut ends a run", "replica.rs", " || at > end", ""),
     Rule("frames end where the longest would", "replica.rs", ".min(longest)", ""),
     Rule("a slave has what it was sent", "replica.rs", "written.min(link.next)", "written"),
     Rule("reports are not negative", "replica.rs", "(0..=most)", "(i64::MIN..=most)"),
@@ -220,14 +221,16 @@ RULES = (
     Rule(
         "an idle slave hears of the master",
         "replica.rs",
-        ".min(link.sent_ns + self.limits.heartbeat_ns)",
-        "",
+        "link.sent_ns + self.limits.heartbeat_ns);\n        let due = silent",
+        "i64::MAX);\n        let due = silent",
     ),
     Rule("the broker hears of acknowledgements", "replica.rs", "self.moved = true;", ""),
     Rule("notes have a bound", "replica.rs", "> self.notes_max.max(SLAVES_MAX)", "> usize::MAX - 1"),
-    Rule("frames follow each other", "replica.rs", "offset != self.end || !fits", "!fits"),
-    Rule("a frame is in one file", "replica.rs", " || i64::from(size) > self.room.limit - self.end", ""),
-    Rule("frames are whole", "replica.rs", "(body.len() >= size as usize).then_some", "true.then_some"),
+    Rule("frames follow each other", "replica.rs", "*offset == self.end && ", ""),
+    Rule("a frame is in one file", "replica.rs", " && size as i64 <= room", ""),
+    Rule(
+        "frames are whole", "replica.rs", "(data.len() - head >= size as usize).then_some", "true.then_some"
+    ),
     Rule(
         "the end is shown before it is reported",
         "replica.rs",
@@ -238,7 +241,7 @@ RULES = (
     Rule(
         "a report that is half sent goes on",
         "replica.rs",
-        "self.unsent = report[count.min(REPORT)..].to_vec();",
+        "self.unsent = report[count.min(report.len())..].to_vec();",
         "",
     ),
     Rule(
@@ -248,6 +251,70 @@ RULES = (
         "",
     ),
     Rule("growth is told", "replica.rs", "self.end >= self.room.wake_at || ", ""),
+    # Groups that commit by majority
+    Rule("what a leader's run stands on is as it was", "members.rs", "lead.settled\n            && ", ""),
+    Rule("what a member's run stands on is as it was", "replica.rs", "self.left |= !shown.settled;", ""),
+    Rule(
+        "a leader's broker beats", "members.rs", "now_ns.saturating_sub(lead.beat_ns) < self.beat_ns", "true"
+    ),
+    Rule("observers wait for the epoch", "members.rs", "(!observed || lead.commit >= self.start)", "true"),
+    Rule("enough voters report", "members.rs", "self.heard(links, now_ns) >= self.needed", "true"),
+    Rule("voters report lately", "members.rs", "now_ns - link.received_ns < self.heard_ns", "true"),
+    Rule("who only follows is not heard", "members.rs", ".filter(|member| member.counts)", ""),
+    Rule("observers get what is committed", "replica.rs", "marks.written.min(lead.commit)", "marks.written"),
+    Rule(
+        "a commit offset is told after its connection was seen",
+        "members.rs",
+        "if self.connected_at <= lead.saw { lead.commit } else { -1 }",
+        "lead.commit",
+    ),
+    Rule("a commit that moves is told", "members.rs", "self.commit(lead) != self.told;", "false;"),
+    Rule("frames about commits are apart", "members.rs", "self.apart_ns.min(self.beat_ns)", "0"),
+    Rule("a leader beats", "members.rs", "else { self.beat_ns }", "else { self.beat_ns * 2 }"),
+    Rule("what was told is known", "members.rs", "self.told = self.telling;", ""),
+    Rule("a frame ends with its epoch", "members.rs", "size.min(self.era.end - at)", "size"),
+    Rule(
+        "a frame names its epoch",
+        "members.rs",
+        "if !(self.era.start..self.era.end).contains(&at)",
+        "if false",
+    ),
+    Rule("reports of members have a state", "members.rs", "state(report) != TRANSFER || ", ""),
+    Rule(
+        "members take back no report",
+        "members.rs",
+        "newest.unwrap_or(acknowledged).max(0)",
+        "0",
+    ),
+    Rule("members have what they were sent", "members.rs", "..=most)", "..=i64::MAX)"),
+    Rule(
+        "a report that begins wrongly is Python's",
+        "members.rs",
+        "(rest.len() < 4 || state(&rest) == TRANSFER)",
+        "true",
+    ),
+    Rule("frames of leaders have a state", "members.rs", "state(data) == TRANSFER && self", "self"),
+    Rule("commit offsets are not negative", "members.rs", "self.coming >= -1 && ", ""),
+    Rule("frames have a size", "members.rs", " && size >= 0;", ";"),
+    Rule("frames are of the log's epoch", "members.rs", "plain && known && ", "plain && "),
+    Rule(
+        "an epoch is on disk before its start is reported",
+        "members.rs",
+        "i64::from(size) < self.era.end - end",
+        "i64::from(size) <= self.era.end - end",
+    ),
+    Rule("the newest commit offset counts", "members.rs", "self.commit.max(self.coming)", "self.coming"),
+    Rule("no more is committed than the log has", "members.rs", "self.commit.min(end)", "self.commit"),
+    Rule("what is shown as committed stays", "members.rs", "self.shown.max(commit)", "commit"),
+    Rule("the broker hears of commits", "members.rs", "= commit > self.shown;", "= false;"),
+    Rule("a leader that says anything is heard", "replica.rs", "leader.news = true;", ""),
+    Rule("the log is put on disk", "replica.rs", "|end| end < self.published", "|_| false"),
+    Rule(
+        "what is not on disk is not reported",
+        "replica.rs",
+        "|_| self.published.min(shown.flushed)",
+        "|_| self.published",
+    ),
     Rule("a request acknowledges something", "ack.rs", "entries.is_empty() || ", ""),
     Rule(
         "handles are of this broker",
@@ -525,6 +592,8 @@ def tests_of(rule: Rule) -> tuple[str, ...]:
         return rule.tests
     if rule.file == "replica.rs":
         return REPLICA_TESTS
+    if rule.file == "members.rs":
+        return MEMBER_TESTS
     if rule.file in RECEIVE_FILES:
         return RECEIVE_TESTS
     if rule.file in PULL_FILES:

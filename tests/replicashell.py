@@ -10,8 +10,8 @@ import select
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-from whimbrel.ha.frames import FRAME_HEADER, REPORT
 from whimbrel.machine import Files
+from whimbrel.replicator.lane_turns import Watched
 from whimbrel.replicator.loop import Loop
 from whimbrel.store.commitlog import PWRITE_BYTES_MIN
 from whimbrel.store.shared_page import SharedPage
@@ -24,6 +24,7 @@ class Watching(Protocol):
 
     page: SharedPage
     bell: Any
+    machine: Any
 
     def ring_broker(self) -> None: ...
 
@@ -32,7 +33,7 @@ class Shell:
     """Runs the state machines of one replicator.
 
     Attributes:
-        frames, bodies: that were sent, and appended.
+        frames, bodies: that were sent, and appended; sent_bytes: of the frames.
     """
 
     def __init__(
@@ -51,38 +52,63 @@ class Shell:
         """
         self.loop, self.page, self.files = loop, loop.page, files
         self.now, self.readable, self.others = now, readable, others
-        self.frames = self.bodies = 0
+        self.frames = self.bodies = self.sent_bytes = 0
 
     def now_ns(self) -> int:
         """The time, as the lane has it."""
         return int(self.now() * 1e9)
 
-    def feed(self, native: Any, feeding: Any, connections: Sequence[Any], fd: int, start: int) -> None:
+    def beat_ns(self) -> int:
+        """When the broker beat last, by this clock: a test's may not be the machine's, which beats go by."""
+        age_ns: int = self.loop.machine.monotonic_ns() - self.page.broker_beat_ns
+        return self.now_ns() - age_ns
+
+    def settled(self, watched: Watched) -> bool:
+        """Whether cells of the page are as they were."""
+        return all(self.page.cells[place // 8] == value for place, value in watched)
+
+    def lead(self, watched: Watched) -> tuple[int, int, bool]:
+        """What the leader's broker shows, without its beat."""
+        saw = self.page.commit_saw
+        return saw, self.page.commit, self.settled(watched)
+
+    def feed(
+        self,
+        native: Any,
+        feeding: Any,
+        connections: Sequence[Any],
+        fd: int,
+        start: int,
+        watched: Watched,
+    ) -> None:
         """See `Loop.feed`; it ends where that would wait."""
         page = self.page
         socks = [connection.sock for connection in connections]
         while True:
             marks = page.epoch, page.begin, page.written, page.replaced
-            what, *about = feeding.next(marks, self.now_ns())
+            saw, commit, settled = lead = self.lead(watched)
+            beat_ns = self.beat_ns()
+            what, *about = feeding.next(marks, self.now_ns(), (saw, commit, beat_ns, settled))
             if what == "leave":
                 return
             if what == "send":
-                link, at, size = about
-                body = self.files.pread(fd, size, at - start)
+                link, at, size, head = about
+                body = self.files.pread(fd, size, at - start) if size else b""
                 count = 0
                 if len(body) == size:
                     with contextlib.suppress(OSError):
-                        count = socks[link].send(FRAME_HEADER.pack(at, size) + body)
+                        count = socks[link].send(head + body)
                 feeding.sent(link, size, count, self.now_ns())
                 state = feeding.links()[link]
                 page.set_sent(connections[link].slot, state[0], state[2])
                 self.frames += 1
+                self.sent_bytes += count
                 continue
             self.loop.bell.take()
             page.replica_sleeping = 0
             ready = [number for number, sock in enumerate(socks) if self.readable(sock)]
             plain = not self.others(socks)
-            if not ready and plain and page.written == marks[2]:
+            if not ready and plain and page.written == marks[2] and self.lead(watched) == lead:
                 return
             feeding.waited(plain)
             for number in ready:
@@ -95,11 +121,11 @@ class Shell:
                 self.loop.ring_broker()
                 feeding.rang(True)
 
-    def follow(self, native: Any, following: Any, sock: Any, buffer: Any, log: Any) -> None:
+    def follow(self, native: Any, following: Any, sock: Any, buffer: Any, log: Any, watched: Watched) -> None:
         """See `Loop.follow`; it ends where that would wait."""
         page, room = self.page, buffer.buffer
         while True:
-            what, *about = following.next(room, self.now_ns())
+            what, *about = following.next(room, self.now_ns(), self.settled(watched), page.flushed)
             if what == "leave":
                 return
             if what == "append":
@@ -114,10 +140,15 @@ class Shell:
             elif what == "publish":
                 page.written = about[0]
                 page.log_beat_ns = self.now_ns()
+            elif what == "flush":
+                log.request_flush(about[0])
+            elif what == "hear":
+                page.heard_ns = self.loop.machine.monotonic_ns()
+                page.heard_commit = about[0]
             elif what == "report":
                 count = 0
                 with contextlib.suppress(OSError):
-                    count = sock.send(REPORT.pack(about[0]))
+                    count = sock.send(about[1])
                 following.sent_report(count, self.now_ns())
             elif what == "ring":
                 self.loop.ring_broker()

@@ -195,6 +195,10 @@ class TurnLoop:
         """Have a turn soon."""
         self.plan(0.0)
 
+    def wake_flushed(self) -> None:
+        """Have a turn soon: more of the log is on disk."""
+        self.plan(0.0)
+
     def watch(self, sock: SimSocket, events: int, callback: Callable[[int], None]) -> None:
         """Call back whenever a socket is ready."""
         if events:

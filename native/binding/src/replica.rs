@@ -15,7 +15,8 @@ use rustix::fs::sendfile;
 use rustix::io::{Errno, pread, pwrite};
 use rustix::net::{RecvFlags, SendFlags, recv, send};
 use rustix::time::{ClockId, clock_gettime};
-use whimbrel_core::replica::{self, FRAME_HEAD, Feed, Follow, Limits, Link, Marks, REPORT, Room};
+use whimbrel_core::members::{Era, Group, Lead, Leader, Member};
+use whimbrel_core::replica::{self, Feed, Follow, HEAD_MAX, Head, Limits, Link, Marks, Room, Shown};
 
 use crate::guarded;
 use crate::views::{Held, Memory, descriptor};
@@ -24,12 +25,21 @@ const SENDFILE_BYTES_MIN: i64 = 64 * 1024; // as in `slave_connection.py`
 const PWRITE_BYTES_MIN: usize = 8 * 1024; // as in `store/commitlog.py`
 const REPORTS_BYTES_MAX: usize = 4096;
 const EVENTS_MAX: usize = 64;
+const FLUSHED: u8 = b'.'; // as in `loop.py`: the flush thread has come further
 const FLAGS: SendFlags = SendFlags::NOSIGNAL.union(SendFlags::DONTWAIT);
 
 type MarksOf = (i64, i64, i64, i64);
 type LimitsOf = (i64, i64, i64);
 type LinkOf<'py> =
-    (i64, i64, i64, i64, i64, Bound<'py, PyBytes>, Bound<'py, PyBytes>, Option<(i64, i64, i64)>);
+    (i64, i64, i64, i64, i64, Bound<'py, PyBytes>, Bound<'py, PyBytes>, Option<(i64, i64, i64)>, i64);
+/// Id, whether it counts, epoch, its start, where the next one starts, when it connected, the commit offset that it
+/// was told.
+type MemberOf = (u32, bool, i32, i64, i64, i64, i64);
+/// Where the leader's epoch starts, how old a beat may be, and a report; how many must be heard, and from when on; how
+/// long a member may go without a frame, and how far apart are those that say only that the commit offset has moved.
+type GroupOf = (i64, i64, i64, u32, i64, i64, i64);
+/// The newest connection seen, the commit offset, the broker's beat, whether other cells are as they were.
+type LeadOf = (i64, i64, i64, bool);
 
 fn marks_of((epoch, begin, written, replaced): MarksOf) -> Marks {
     Marks { epoch, begin, written, replaced }
@@ -38,20 +48,39 @@ fn limits_of((heartbeat_ns, silence_ns, until_ns): LimitsOf) -> Limits {
     Limits { heartbeat_ns, silence_ns, until_ns }
 }
 
+fn lead_of((saw, commit, beat_ns, settled): LeadOf) -> Lead {
+    Lead { saw, commit, beat_ns, settled }
+}
+
 /// The master's end.
 #[pyclass(module = "whimbrel_fast")]
 pub struct Feeding {
     core: replica::Feeding,
+    /// Of members: how long without a frame, and how far apart.
+    beats_ns: Option<(i64, i64)>,
 }
 
 #[pymethods]
 impl Feeding {
     #[new]
-    fn new(marks: MarksOf, frame_max: i64, file: (i64, i64), limits: LimitsOf, notes: bool) -> Self {
+    #[pyo3(signature = (marks, frame_max, file, limits, notes, group=None))]
+    fn new(
+        marks: MarksOf,
+        frame_max: i64,
+        file: (i64, i64),
+        limits: LimitsOf,
+        notes: bool,
+        group: Option<GroupOf>,
+    ) -> Self {
         let file = Range { start: file.0, end: file.1 };
-        let core = replica::Feeding::new(marks_of(marks), frame_max, file, limits_of(limits), notes);
-        Self { core }
+        let mut core = replica::Feeding::new(marks_of(marks), frame_max, file, limits_of(limits), notes);
+        let beats_ns = group.map(|(start, beat_ns, heard_ns, needed, until_ns, idle_ns, apart_ns)| {
+            core.by_majority(Group { start, beat_ns, heard_ns, needed, until_ns });
+            (idle_ns, apart_ns)
+        });
+        Self { core, beats_ns }
     }
+    #[pyo3(signature = (slot, next, acknowledged, sent_bytes, sent_ns, received_ns, partial, member=None))]
     #[allow(clippy::too_many_arguments)] // as Python calls it
     fn add(
         &mut self,
@@ -62,9 +91,15 @@ impl Feeding {
         sent_ns: i64,
         received_ns: i64,
         partial: Vec<u8>,
+        member: Option<MemberOf>,
     ) {
-        let link =
-            Link { slot, next, acknowledged, sent_bytes, sent_ns, received_ns, partial, ..Link::default() };
+        let (beat_ns, apart_ns) = self.beats_ns.unwrap_or_default();
+        let member = member.map(|(id, counts, epoch, start, end, connected_at, told)| {
+            let era = Era { epoch, start, end };
+            Member { id, counts, era, connected_at, told, telling: told, beat_ns, apart_ns }
+        });
+        let mut link = Link { slot, next, acknowledged, sent_bytes, sent_ns, received_ns, ..Link::default() };
+        (link.partial, link.member) = (partial, member);
         self.core.links.push(link);
     }
     #[getter]
@@ -94,6 +129,7 @@ impl Feeding {
                 bytes(&link.partial),
                 bytes(&link.unread),
                 link.rest,
+                link.member.as_ref().map_or(0, |member| member.told),
             )
         };
         self.core.links.iter().map(one).collect()
@@ -101,9 +137,18 @@ impl Feeding {
 
     // For a caller with other system calls
 
-    fn next<'py>(&mut self, py: Python<'py>, marks: MarksOf, now_ns: i64) -> PyResult<Bound<'py, PyTuple>> {
-        match guarded(|| self.core.next(marks_of(marks), now_ns))? {
-            Feed::Send { link, at, size } => ("send", link, at, size).into_pyobject(py),
+    #[pyo3(signature = (marks, now_ns, lead=(0, 0, 0, true)))]
+    fn next<'py>(
+        &mut self,
+        py: Python<'py>,
+        marks: MarksOf,
+        now_ns: i64,
+        lead: LeadOf,
+    ) -> PyResult<Bound<'py, PyTuple>> {
+        match guarded(|| self.core.next(marks_of(marks), lead_of(lead), now_ns))? {
+            Feed::Send { link, at, size, head } => {
+                ("send", link, at, size, PyBytes::new(py, head.bytes())).into_pyobject(py)
+            }
             Feed::Wait { until_ns } => ("wait", until_ns).into_pyobject(py),
             Feed::Leave => ("leave",).into_pyobject(py),
         }
@@ -131,8 +176,12 @@ pub struct Following {
 #[pymethods]
 impl Following {
     /// `log`: its end, where its file ends, and where Python wants to be back; `reported`: the offset and when;
-    /// `rung`: whether the broker is to be rung, when it was, and how far apart; `buffer`: filled and parsed.
+    /// `rung`: whether the broker is to be rung, when it was, and how far apart; `buffer`: filled and parsed; `sync`:
+    /// only what is on disk is reported; `leader`: epoch, its start, where the next one starts, the commit offset
+    /// that was heard, and the one that is shown.
     #[new]
+    #[pyo3(signature = (log, reported, received_ns, rung, buffer, limits, sync=false, leader=None))]
+    #[allow(clippy::too_many_arguments)] // as Python calls it
     fn new(
         log: (i64, i64, i64),
         reported: (i64, i64),
@@ -140,12 +189,19 @@ impl Following {
         rung: (bool, i64, i64),
         buffer: (usize, usize),
         limits: LimitsOf,
+        sync: bool,
+        leader: Option<(i32, i64, i64, i64, i64)>,
     ) -> Self {
         let room = Room { limit: log.1, wake_at: log.2 };
         let mut core = replica::Following::new(log.0, reported.0, room, limits_of(limits), rung.2);
         (core.reported_ns, core.received_ns) = (reported.1, received_ns);
         (core.ring_due, core.rung_ns) = (rung.0, rung.1);
         (core.filled, core.parsed) = buffer;
+        if sync {
+            core.flush_first();
+        }
+        core.leader = leader
+            .map(|(epoch, start, end, commit, shown)| Leader::new(Era { epoch, start, end }, commit, shown));
         Self { core }
     }
     #[getter]
@@ -165,6 +221,10 @@ impl Following {
         (self.core.ring_due, self.core.rung_ns)
     }
     #[getter]
+    fn commit(&self) -> i64 {
+        self.core.leader.as_ref().map_or(-1, |leader| leader.commit)
+    }
+    #[getter]
     fn buffer(&self) -> (usize, usize) {
         (self.core.filled, self.core.parsed)
     }
@@ -179,13 +239,25 @@ impl Following {
 
     // For a caller with other system calls
 
-    fn next<'py>(&mut self, buffer: &Bound<'py, PyAny>, now_ns: i64) -> PyResult<Bound<'py, PyTuple>> {
-        let py = buffer.py();
-        let next = crate::views::with_bytes(buffer, |bytes| guarded(|| self.core.next(bytes, now_ns)))?;
+    #[pyo3(signature = (buffer, now_ns, settled=true, flushed=0))]
+    fn next<'py>(
+        &mut self,
+        buffer: &Bound<'py, PyAny>,
+        now_ns: i64,
+        settled: bool,
+        flushed: i64,
+    ) -> PyResult<Bound<'py, PyTuple>> {
+        let (py, shown) = (buffer.py(), Shown { settled, flushed });
+        let next =
+            crate::views::with_bytes(buffer, |bytes| guarded(|| self.core.next(bytes, shown, now_ns)))?;
         match next? {
             Follow::Append { from, size, at } => ("append", from, size, at).into_pyobject(py),
             Follow::Publish { end } => ("publish", end).into_pyobject(py),
-            Follow::Report { offset } => ("report", offset).into_pyobject(py),
+            Follow::Flush { end } => ("flush", end).into_pyobject(py),
+            Follow::Hear { commit } => ("hear", commit).into_pyobject(py),
+            Follow::Report { offset } => {
+                ("report", offset, PyBytes::new(py, &self.core.report())).into_pyobject(py)
+            }
             Follow::Ring => ("ring",).into_pyobject(py),
             Follow::Wait { until_ns } => ("wait", until_ns).into_pyobject(py),
             Follow::Leave => ("leave",).into_pyobject(py),
@@ -224,6 +296,12 @@ pub struct Places {
     replica_sleeping: usize,
     replica_pass: usize,
     broker_sleeping: usize,
+    broker_beat: usize,
+    commit: usize,
+    commit_saw: usize,
+    flushed: usize,
+    heard: usize,
+    heard_commit: usize,
     acks: usize,
     sent: usize,
     sent_bytes: usize,
@@ -236,8 +314,12 @@ pub struct Descriptors {
     epoll: RawFd,
     bell: RawFd,
     broker_bell: RawFd,
+    wakeup: RawFd,
     log: RawFd,
 }
+
+/// Cells of the page that a run stands on, with what they held when it began: their places and values.
+type Watched = Vec<(usize, i64)>;
 
 /// What both loops share: the page, the bells, the wait.
 struct Shell<'a> {
@@ -252,7 +334,9 @@ struct Shell<'a> {
     epoll: BorrowedFd<'a>,
     bell: BorrowedFd<'a>,
     broker_bell: Option<BorrowedFd<'a>>,
+    wakeup: BorrowedFd<'a>,
     log: BorrowedFd<'a>,
+    watched: Vec<(&'a AtomicI64, i64)>,
 }
 
 /// How a wait ended.
@@ -269,9 +353,16 @@ fn now_ns() -> i64 {
 }
 
 impl<'a> Shell<'a> {
-    fn new(page: &'a Memory<'a>, places: &Places, descriptors: &Descriptors) -> PyResult<Self> {
-        let Descriptors { epoll, bell, broker_bell, log } = *descriptors;
+    fn new(
+        page: &'a Memory<'a>,
+        places: &Places,
+        descriptors: &Descriptors,
+        watched: &Watched,
+    ) -> PyResult<Self> {
+        let Descriptors { epoll, bell, broker_bell, wakeup, log } = *descriptors;
+        let watched = watched.iter().map(|(place, value)| Ok((page.cell(*place)?, *value)));
         Ok(Self {
+            watched: watched.collect::<PyResult<_>>()?,
             page,
             marks: [
                 page.cell(places.begin)?,
@@ -288,8 +379,14 @@ impl<'a> Shell<'a> {
             epoll: descriptor(epoll)?,
             bell: descriptor(bell)?,
             broker_bell: (broker_bell >= 0).then(|| descriptor(broker_bell)).transpose()?,
+            wakeup: descriptor(wakeup)?,
             log: descriptor(log)?,
         })
+    }
+
+    /// Whether the cells that the run stands on are as they were.
+    fn settled(&self) -> bool {
+        self.watched.iter().all(|(cell, value)| cell.load(Acquire) == *value)
     }
 
     fn marks(&self) -> Marks {
@@ -342,6 +439,10 @@ impl<'a> Shell<'a> {
                 let mut ring = [0_u8];
                 // Whether there was one makes no difference: the marks are read anew.
                 let _ = recv(self.bell, &mut ring[..], RecvFlags::DONTWAIT);
+            } else if fd == self.wakeup.as_raw() && readable {
+                let mut words = [0_u8; 64];
+                let words = received(self.wakeup, &mut words);
+                woken.plain &= words.iter().all(|word| *word == FLUSHED);
             } else if let Some(number) = sockets.iter().position(|one| *one == fd).filter(|_| readable) {
                 woken.ready |= 1 << number;
             } else {
@@ -369,9 +470,11 @@ fn received(sock: impl AsFd, room: &mut [u8]) -> &[u8] {
     }
 }
 
-/// Feed slaves until the run ends. `file_start`: of the log's file; `sockets`: of the links, in their order.
+/// Feed slaves until the run ends. `file_start`: of the log's file; `sockets`: of the links, in their order; `watched`:
+/// for a group that commits by majority.
 #[pyfunction]
-#[allow(clippy::needless_pass_by_value)] // as Python calls it
+#[pyo3(signature = (feeding, page, places, descriptors, file_start, sockets, watched))]
+#[allow(clippy::needless_pass_by_value, clippy::too_many_arguments)] // as Python calls it
 pub fn feed(
     py: Python<'_>,
     feeding: &mut Feeding,
@@ -380,13 +483,15 @@ pub fn feed(
     descriptors: Descriptors,
     file_start: i64,
     sockets: Vec<RawFd>,
+    watched: Watched,
 ) -> PyResult<()> {
     let held = Held::of(page)?;
     let memory = held.memory();
+    let by_majority = feeding.beats_ns.is_some();
     let core = &mut feeding.core;
     py.detach(|| {
         let memory = memory; // all of it, for this thread
-        let shell = Shell::new(&memory, &places, &descriptors)?;
+        let shell = Shell::new(&memory, &places, &descriptors, &watched)?;
         let socks = sockets.iter().map(|fd| descriptor(*fd)).collect::<PyResult<Vec<_>>>()?;
         let column = |at: usize| {
             core.links.iter().map(|link| shell.page.cell(at + 8 * link.slot)).collect::<PyResult<Vec<_>>>()
@@ -396,21 +501,36 @@ pub fn feed(
         if socks.len() != core.links.len() {
             return Err(pyo3::exceptions::PyValueError::new_err("each link has a socket"));
         }
-        let mut frame = vec![0; FRAME_HEAD + SENDFILE_BYTES_MIN as usize];
+        let (saw, commit, beat) = (
+            shell.page.cell(places.commit_saw)?,
+            shell.page.cell(places.commit)?,
+            shell.page.cell(places.broker_beat)?,
+        );
+        let lead = || {
+            if !by_majority {
+                return Lead::default();
+            }
+            let saw = saw.load(Acquire); // before the commit offset, which may be later than that, never earlier
+            let (commit, beat_ns) = (commit.load(Acquire), beat.load(Acquire));
+            Lead { saw, commit, beat_ns, settled: shell.settled() }
+        };
+        let mut frame = vec![0; HEAD_MAX + SENDFILE_BYTES_MIN as usize];
         let mut reports = [0; REPORTS_BYTES_MAX];
         guarded(|| {
             loop {
-                let marks = shell.marks();
-                match shell.decide(|| core.next(marks, now_ns())) {
+                let (marks, shown) = (shell.marks(), lead());
+                match shell.decide(|| core.next(marks, shown, now_ns())) {
                     Feed::Leave => return,
-                    Feed::Send { link, at, size } => {
-                        let count = send_frame(socks[link], shell.log, at - file_start, at, size, &mut frame);
+                    Feed::Send { link, at, size, head } => {
+                        let count =
+                            send_frame(socks[link], shell.log, at - file_start, &head, size, &mut frame);
                         core.sent(link, size, count, now_ns());
                         sent[link].store(core.links[link].next, Release);
                         sent_bytes[link].store(core.links[link].sent_bytes, Release);
                     }
                     Feed::Wait { until_ns } => {
-                        let woken = shell.wait(until_ns, &sockets, || shell.marks() == marks);
+                        let idle = || shell.marks() == marks && lead().same(&shown);
+                        let woken = shell.wait(until_ns, &sockets, idle);
                         core.waited(woken.plain);
                         for number in (0..socks.len()).filter(|number| woken.ready & 1 << number != 0) {
                             let data = received(socks[number], &mut reports);
@@ -434,32 +554,34 @@ fn send_frame(
     sock: BorrowedFd<'_>,
     log: BorrowedFd<'_>,
     position: i64,
-    at: i64,
+    head: &Head,
     size: i64,
     room: &mut [u8],
 ) -> i64 {
-    room[..8].copy_from_slice(&at.to_be_bytes());
-    room[8..FRAME_HEAD].copy_from_slice(&(size as i32).to_be_bytes());
+    let head = head.bytes();
     if size < SENDFILE_BYTES_MIN {
-        let frame = &mut room[..FRAME_HEAD + size as usize];
-        let read = pread(log, &mut frame[FRAME_HEAD..], position as u64);
-        if !read.is_ok_and(|count| count == size as usize) {
+        let frame = &mut room[..head.len() + size as usize];
+        let (begin, body) = frame.split_at_mut(head.len());
+        begin.copy_from_slice(head);
+        if !body.is_empty() && !pread(log, &mut *body, position as u64).is_ok_and(|count| count == body.len())
+        {
             return 0; // Python says what is wrong
         }
         return send(sock, frame, FLAGS).map_or(0, |count| count as i64);
     }
-    let head = send(sock, &room[..FRAME_HEAD], FLAGS | SendFlags::MORE).unwrap_or(0);
+    let begun = send(sock, head, FLAGS | SendFlags::MORE).unwrap_or(0);
     let (mut count, mut from) = (0, position as u64);
-    while head == FRAME_HEAD && count < size {
+    while begun == head.len() && count < size {
         match sendfile(sock, log, Some(&mut from), (size - count) as usize) {
             Ok(some) if some > 0 => count += some as i64,
             _ => break,
         }
     }
-    head as i64 + count
+    begun as i64 + count
 }
 
-/// Follow a master until the run ends. `buffer` holds what was received, `mapped` the log's file from `base` on.
+/// Follow a master until the run ends. `buffer` holds what was received, `mapped` the log's file from `base` on;
+/// `watched`: see there; `flush` asks for the log to be put on disk, up to an end.
 #[pyfunction]
 #[allow(clippy::needless_pass_by_value, clippy::too_many_arguments)] // as Python calls it
 pub fn follow(
@@ -472,6 +594,8 @@ pub fn follow(
     buffer: &Bound<'_, PyAny>,
     mapped: &Bound<'_, PyAny>,
     base: i64,
+    watched: Watched,
+    flush: Py<PyAny>,
 ) -> PyResult<()> {
     let (page, mapped) = (Held::of(page)?, Held::of(mapped)?);
     let (page, mapped) = (page.memory(), mapped.memory());
@@ -479,11 +603,16 @@ pub fn follow(
     crate::views::with_bytes(buffer, |buffer| {
         py.detach(|| {
             let (page, mapped) = (page, mapped); // all of them, for this thread
-            let shell = Shell::new(&page, &places, &descriptors)?;
+            let shell = Shell::new(&page, &places, &descriptors, &watched)?;
             let sock = descriptor(socket)?;
+            let flushed = shell.page.cell(places.flushed)?;
+            let (heard, heard_commit) =
+                (shell.page.cell(places.heard)?, shell.page.cell(places.heard_commit)?);
+            let shown = || Shown { settled: shell.settled(), flushed: flushed.load(Acquire) };
             guarded(|| {
                 loop {
-                    match shell.decide(|| core.next(buffer, now_ns())) {
+                    let seen = shown();
+                    match shell.decide(|| core.next(buffer, seen, now_ns())) {
                         Follow::Leave => return,
                         Follow::Append { from, size, at } => {
                             let (body, position) = (&buffer[from..from + size], (at - base) as usize);
@@ -498,14 +627,21 @@ pub fn follow(
                             shell.written.store(end, Release);
                             shell.log_beat.store(now_ns(), Release);
                         }
-                        Follow::Report { offset } => {
-                            let report: [u8; REPORT] = offset.to_be_bytes();
+                        Follow::Flush { end } => {
+                            core.asked(Python::attach(|py| flush.call1(py, (end,)).is_ok()));
+                        }
+                        Follow::Hear { commit } => {
+                            heard.store(now_ns(), Release);
+                            heard_commit.store(commit, Release);
+                        }
+                        Follow::Report { .. } => {
+                            let report = core.report();
                             core.reported(send(sock, &report, FLAGS).unwrap_or(0), now_ns());
                         }
                         Follow::Ring => core.rang(shell.ring(), now_ns()),
                         Follow::Wait { until_ns } => {
                             shell.log_beat.store(now_ns(), Release);
-                            let woken = shell.wait(until_ns, &[socket], || true);
+                            let woken = shell.wait(until_ns, &[socket], || shown() == seen);
                             core.waited(woken.plain);
                             if woken.ready != 0 {
                                 let filled = core.make_room(buffer);

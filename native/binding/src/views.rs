@@ -18,7 +18,8 @@ pub fn with_bytes<T>(object: &Bound<'_, PyAny>, work: impl FnOnce(&mut [u8]) -> 
     let held = Held::of(object)?;
     // SAFETY: the buffer is held until `work` is done, so its owner neither frees nor unmaps it. `object` proves that
     // this thread is attached to the interpreter: no other Python code runs, and `work` calls none; it may let others
-    // run only where no other thread has the object, as the buffer of `replica::follow`. The files that are mapped
+    // run, or call some, only where no other thread has the object, and what it calls does not, as the buffer of
+    // `replica::follow`. The files that are mapped
     // have one writer, this process; other processes read them, which a write of ours may disturb for them, not
     // for us. A file that somebody truncates raises SIGBUS, as it does for Python's own writes.
     let bytes = unsafe { std::slice::from_raw_parts_mut(held.pointer, held.size) };

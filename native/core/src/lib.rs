@@ -26,6 +26,7 @@ pub mod dispatch;
 pub mod hash;
 pub mod hpack;
 pub mod index;
+pub mod members;
 pub mod pass;
 pub mod proto;
 pub mod pull;

@@ -435,6 +435,10 @@ class SwitchingMaster(MasterProtocol):
         self.commit_told = self.commit
         return MemberFrame(offset, size, epoch, start, self.commit)
 
+    def frame_at(self, offset: int, size: int) -> MemberFrame:
+        """Return the frame that was made last, which stands there and has so many bytes."""
+        return MemberFrame(offset, size, *epoch_at(self.epochs, offset)[0], self.commit_told)
+
     def bare_frame_due(self, now: float) -> bool:
         """Return whether it is time for a frame without a body."""
         idle = now - self.sent_at

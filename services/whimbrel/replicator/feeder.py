@@ -66,6 +66,7 @@ LEADER_BEAT_MAX_NS = 1_500_000_000  # a broker whose beat is older tells members
 # An elected leader tells members nothing either when for so long too few of them have reported: they would
 # not look for another one while a cut lets its frames through, and not their reports.
 QUORUM_S = 2.5
+MASTER = 1  # what the page's `replica_role` says of a leader's replicator
 BROKER_APART_S = 0.1  # between two looks whether the broker of an elected leader lives
 REPEAT_S = 60.0  # the same refusal is logged once in so long, as is that there is no room
 
@@ -188,12 +189,27 @@ class Feeder:
         """Whether there is nothing to do but to send what the log grows by, and to take reports."""
         return (
             self.traces is None
-            and self.page.ha_dialect != DIALECT
+            and self.majority == (self.page.ha_dialect == DIALECT)
             and not self.silent
             and not self.busy
             and not self.acks_moved
             and self.page.epoch == self.epoch
             and all(connection.steady for connection in self.connections.values())
+            and (not self.majority or self.leads_steadily())
+        )
+
+    def leads_steadily(self) -> bool:
+        """Whether members hear that the leader lives, and observers get what is committed in its epoch."""
+        page, commit = self.page, self.page.commit
+        observers = [one.core for one in self.connections.values() if one.member is None]
+        return (
+            self.leading
+            and page.leader_log == self.epoch
+            and (not self.elected or page.replica_role == MASTER)
+            and self.quorum
+            and self.beats()
+            and (not observers or commit >= page.leader_start)
+            and all(core.next_offset <= commit for core in observers)
         )
 
     def run_lane(self, now: float) -> bool:
@@ -240,6 +256,19 @@ class Feeder:
         self.leading, self.commit_saw = leading, page.commit_saw
         self.commit = page.commit  # not before: it may be later than what the broker saw then, never earlier
 
+    def beats(self) -> bool:
+        """Whether the broker beside has beaten lately: members must not take a hanging one for idle."""
+        return self.loop.machine.monotonic_ns() - self.page.broker_beat_ns < LEADER_BEAT_MAX_NS
+
+    def quorum_rules(self) -> tuple[int, float, int]:
+        """Return how old the broker's beat may be, in ns; how old a report, in s; and from how many other
+        members there must be one, 0 where leaders are not elected."""
+        needed = 0
+        if self.elected:
+            voters = (self.page.voter_bits % (1 << 64)).bit_count()  # the cell is signed
+            needed = max(voters // 2 + 1 - self.page.is_voter(self.options.id), 0)
+        return LEADER_BEAT_MAX_NS, QUORUM_S, needed
+
     def look_for_quorum(self, now: float) -> None:
         """See whether enough voters have reported lately that an elected leader may go on to beat."""
         heard = {
@@ -247,9 +276,8 @@ class Feeder:
             for one in self.connections.values()
             if one.member is not None and one.member.counts and now - one.member.received_at < QUORUM_S
         }
-        voters = self.page.voter_bits.bit_count()
-        held = len(heard) + self.page.is_voter(self.options.id)
-        self.quorum = held > voters // 2 or now - self.led_since < QUORUM_S
+        _, _, needed = self.quorum_rules()
+        self.quorum = len(heard) >= needed or now - self.led_since < QUORUM_S
         if self.page.quorum_lost == self.quorum:
             self.page.quorum_lost = not self.quorum
 
@@ -538,10 +566,8 @@ class Feeder:
         """
         core = connection.member
         if core is not None:
-            beat_ns = self.loop.machine.monotonic_ns() - self.page.broker_beat_ns
             seen = 0 < connection.connected_at_ms <= self.commit_saw  # R11b
-            beating = beat_ns < LEADER_BEAT_MAX_NS and self.quorum
-            core.lead(commit=self.commit if seen else -1, beating=beating)
+            core.lead(commit=self.commit if seen else -1, beating=self.beats() and self.quorum)
             return self.end
         end = min(self.end, self.commit)
         begun = self.leading and self.commit >= self.page.leader_start

@@ -85,6 +85,7 @@ TURN_BYTES_MAX = 4 << 20  # read before the next report
 CONNECT_S = 5.0  # RocketMQ's
 FULL_RETRY_S = 0.5
 RETENTION_S = 10.0  # RocketMQ's cleanResourceInterval
+MASTER = 1  # what the page's `replica_role` says of a leader's replicator
 RING_INTERVAL_MIN_S = 0.001  # between two rings for the broker beside while the log grows
 
 
@@ -316,19 +317,27 @@ class Follower:
         return (
             core is not None
             and self.accepted
-            and self.dialect != DIALECT
             and self.page.ha_dialect == self.dialect
             and not core.body_left
             and not core.header
-            and core.end == log.end == self.appended_end == core.reported
+            and core.end == log.end == self.appended_end
+            and (self.sync or core.reported == log.end)
             and self.pending is None
             and not self.unsent
-            and not self.sync
             and self.traces is None
             and not log.failed
             and not self.master_changed()
             and log.end < log.limit
+            and (not isinstance(core, SwitchingSlave) or self.follows_steadily(core))
         )
+
+    def follows_steadily(self, core: SwitchingSlave) -> bool:
+        """Whether the epoch that our log is in is on disk, and nothing is asked of our promises."""
+        promises = self.promises
+        settled = promises is None or (
+            promises.seat.votes and not promises.asked and self.page.replica_role != MASTER
+        )
+        return settled and core.vouched and core.to_adopt(self.log.end) is None
 
     def run_lane(self, now: float) -> bool:
         """See `Worker`."""
@@ -343,6 +352,8 @@ class Follower:
             if data:
                 self.pending = core.receive(data, core.received_at)
                 self.take(now)
+                if isinstance(core, SwitchingSlave):
+                    self.hear(core)
             self.send_reports(now)
         except PeerError as error:
             self.fail(error, now)
@@ -690,7 +701,7 @@ class Follower:
     def flushed(self, _: int) -> None:
         """More is on disk; called from the flush thread."""
         if self.sync:
-            self.loop.wake()
+            self.loop.wake_flushed()
 
     @property
     def held(self) -> int:

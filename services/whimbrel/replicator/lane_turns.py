@@ -7,9 +7,16 @@ A run is given a connection's state and gives it back: positions, times, what of
 half sent, what was received and not used. Between runs all of it is Python's, which does whatever is not
 plain (`native/core/src/replica.rs` says what is). A run ends after `RUN_S` at the latest.
 
-**Not by the lane** are: connections that are new or not proven, traces, synchronous flush on a slave, a log
-that the disk refuses, the first bytes of a log file. Nor is anything of a group that commits by majority:
-the lane knows neither the frames of the members' dialect nor the commit offset up to which observers are fed.
+**Not by the lane** are: connections that are new or not proven, traces, a log that the disk refuses, the
+first bytes of a log file.
+
+**In a group that commits by majority** a run stands on some more cells of the page: who leads, who votes, the
+role, the promise that is asked for, the leader that is named. They are read before `steady` looks at them,
+and the run ends as soon as one of them is another (`watched_by_feeder`, `watched_by_follower`). Promises, and
+all that follows from another epoch, are Python's, between two runs: nothing is taken or reported meanwhile.
+
+**A slave that flushes synchronously** has the flush thread go on after each append, and reports what that
+shows in the page. The log is lent to the run: `LogWriter.sync` goes by the page's `written` mark.
 
 **A fault of the lane** ends the connections that it had, since what they had sent is not known any more, and
 switches it off. A slave's log goes on where its `written` mark stands, which a run moves with each append.
@@ -19,14 +26,19 @@ import logging
 from typing import TYPE_CHECKING, Any, Final
 
 from whimbrel.errors import IllegalOffset, StoreError
+from whimbrel.ha.epochs import epoch_at
+from whimbrel.ha.switching import BEAT_S, COMMIT_APART_S, SwitchingSlave
 from whimbrel.lane import Lane
 from whimbrel.store.shared_page import ACKS, SENT, SENT_BYTES, SharedPage
 
 if TYPE_CHECKING:
     from whimbrel.replicator.feeder import Feeder
     from whimbrel.replicator.follower import Follower
+    from whimbrel.replicator.slave_connection import SlaveConnection
 
-__all__ = ["PLACES", "feed", "follow"]
+__all__ = ["PLACES", "Watched", "feed", "follow"]
+
+Watched = list[tuple[int, int]]  # cells of the page that a run stands on, in bytes, and what they held
 
 logger = logging.getLogger(__name__)
 
@@ -48,6 +60,12 @@ PLACES: Final = {
             ("replica_sleeping", "replica_sleeping"),
             ("replica_pass", "replica_pass"),
             ("broker_sleeping", "broker_sleeping"),
+            ("broker_beat", "broker_beat_ns"),
+            ("commit", "commit"),
+            ("commit_saw", "commit_saw"),
+            ("flushed", "flushed"),
+            ("heard", "heard_ns"),
+            ("heard_commit", "heard_commit"),
         )
     },
     "acks": ACKS,
@@ -56,12 +74,31 @@ PLACES: Final = {
 }
 
 
+LEADER_CELLS: Final = tuple(
+    SharedPage.place(name)
+    for name in ("ha_dialect", "leader_log", "leader_epoch", "leader_start", "voter_bits", "replica_role")
+)
+FOLLOWER_CELLS: Final = tuple(
+    SharedPage.place(name)
+    for name in ("ha_dialect", "promise", "elected", "replica_role", "master_ha_version")
+)
+
+
+def watched(page: SharedPage, places: tuple[int, ...]) -> Watched:
+    """Return what cells of the page hold now."""
+    return [(place, page.cells[place // 8]) for place in places]
+
+
 def feed(feeder: "Feeder", now: float) -> bool:
     """Feed the slaves by the lane; see `Worker.run_lane`."""
     lane, log = feeder.loop.machine.lane, feeder.log
     native = lane.native
     connections = list(feeder.connections.values())
-    if native is None or log is None or not connections or not feeder.steady():
+    if native is None or log is None or not connections:
+        return False
+    page, options = feeder.page, feeder.options
+    stands_on = watched(page, LEADER_CELLS)  # before `steady` looks at them
+    if not feeder.steady():
         return False
     try:
         file = log.file_of(min(one.core.next_offset for one in connections))
@@ -70,13 +107,13 @@ def feed(feeder: "Feeder", now: float) -> bool:
     if file is None:
         return False
     fd, start = file
-    page, options = feeder.page, feeder.options
     feeding = native.Feeding(
         (feeder.epoch, page.begin, feeder.end, log.replaced),
         options.frame_bytes_max,
         (start, start + log.file_size),
         limits_ns(options.heartbeat_ms, options.housekeeping_ms, now),
         feeder.ack_timer is not None,
+        group_of(feeder) if feeder.majority else None,
     )
     for one in connections:
         core = one.core
@@ -88,27 +125,46 @@ def feed(feeder: "Feeder", now: float) -> bool:
             ns(core.sent_at),
             ns(core.received_at),
             core.partial,
+            member_of(one),
         )
-    if not run(lane, lambda: feeder.loop.feed(native, feeding, connections, fd, start)):
+    if not run(lane, lambda: feeder.loop.feed(native, feeding, connections, fd, start, stands_on)):
         for one in connections:
             feeder.drop(one, "the compiled lane had a fault while it fed it")
         return False
     replay(feeder, feeding)
     feeder.end = feeding.written
     feeder.acks_moved |= feeding.moved
-    for one, (next_offset, acknowledged, sent_bytes, sent_ns, received_ns, partial, unread, rest) in zip(
-        connections, feeding.links(), strict=True
-    ):
+    for one, state in zip(connections, feeding.links(), strict=True):
+        next_offset, acknowledged, sent_bytes, sent_ns, received_ns, partial, unread, rest, told = state
         core = one.core
         core.next_offset, core.acknowledged, core.partial = next_offset, acknowledged, partial
         core.sent_at, core.received_at = sent_ns / 1e9, received_ns / 1e9
         feeder.sent_bytes += sent_bytes - one.sent_bytes
         one.sent_bytes = sent_bytes
+        if one.member is not None:
+            one.member.commit_told = told
         if rest is not None:
             one.resume(*rest)
         if unread:
             feeder.take(one, unread)
     return bool(feeding.timed_out)
+
+
+def group_of(feeder: "Feeder") -> tuple[int, ...]:
+    """Return what the lane must know of a group: see `Group` in `native/core/src/members.rs`."""
+    beat_ns, quorum_s, needed = feeder.quorum_rules()
+    until_ns = ns(feeder.led_since + quorum_s) if needed else NEVER_NS
+    start = feeder.page.leader_start
+    return start, beat_ns, ns(quorum_s), needed, until_ns, ns(BEAT_S), ns(COMMIT_APART_S)
+
+
+def member_of(connection: "SlaveConnection") -> tuple[int | bool, ...] | None:
+    """Return what the lane must know of a member's connection; None of other slaves."""
+    core = connection.member
+    if core is None:
+        return None
+    (epoch, start), end = epoch_at(core.epochs, core.next_offset)
+    return core.member, core.counts, epoch, start, end, connection.connected_at_ms, core.commit_told
 
 
 def replay(feeder: "Feeder", feeding: Any) -> None:
@@ -127,27 +183,32 @@ def follow(follower: "Follower", now: float, ring_apart_s: float) -> bool:
     """
     lane, core, log = follower.loop.machine.lane, follower.core, follower.log
     native, segment, sock, buffer = lane.native, log.segment, follower.sock, follower.buffer
+    stands_on = watched(follower.page, FOLLOWER_CELLS)  # before `steady` looks at them
     if native is None or core is None or segment is None or sock is None or not follower.steady():
         return False
     assert core.end is not None
-    options = follower.options
     following = native.Following(
         (core.end, log.limit, log.end + WAKE_BYTES),
         (core.reported, ns(core.reported_at)),
         ns(core.received_at),
         (follower.ring_due, NEVER_NS if follower.rung_at < 0 else ns(follower.rung_at), ns(ring_apart_s)),
         (buffer.filled, buffer.parsed),
-        limits_ns(options.heartbeat_ms, options.housekeeping_ms, now),
+        (ns(core.heartbeat_s), ns(core.silence_s), ns(now + RUN_S)),
+        follower.sync,
+        leader_of(follower),
     )
-    if not run(lane, lambda: follower.loop.follow(native, following, sock, buffer, log)):
+    log.lend()
+    if not run(lane, lambda: follower.loop.follow(native, following, sock, buffer, log, stands_on)):
         log.grown(follower.page.written)
         follower.disconnect("the compiled lane had a fault while it followed", logging.WARNING)
         return False
     end = following.end
     if end != log.end:
         follower.appended_bytes += end - log.end
-        log.grown(end)
         follower.backoff.reset()
+    log.grown(end)
+    if isinstance(core, SwitchingSlave):
+        core.commit = following.commit
     core.end = follower.appended_end = follower.bodies.frames_end = end
     core.reported, reported_ns = following.reported
     core.reported_at, core.received_at = reported_ns / 1e9, following.received_ns / 1e9
@@ -159,6 +220,16 @@ def follow(follower: "Follower", now: float, ring_apart_s: float) -> bool:
     if not following.timed_out:
         follower.take_received(now)
     return bool(following.timed_out)
+
+
+def leader_of(follower: "Follower") -> tuple[int, ...] | None:
+    """Return what the lane must know of a leader that speaks the members' dialect: the epoch that the log is
+    in, its start, where the next one starts; the commit offset that was heard, and the one that is shown."""
+    core = follower.core
+    if not isinstance(core, SwitchingSlave):
+        return None
+    (epoch, start), end = epoch_at(core.theirs, follower.log.end)
+    return epoch, start, end, core.commit, follower.page.heard_commit
 
 
 def run(lane: Lane, work: Any) -> bool:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from whimbrel.machine import MACHINE, Machine
 from whimbrel.replicator.buffers import ReceiveBuffer
-from whimbrel.replicator.lane_turns import PLACES
+from whimbrel.replicator.lane_turns import PLACES, Watched
 from whimbrel.replicator.sockets import Network
 from whimbrel.store.commitlog import LogWriter
 from whimbrel.store.shared_page import SharedPage
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 __all__ = ["Loop"]
 
 Callback = Callable[[int], None]  # takes EVENT_READ and EVENT_WRITE of `selectors`
+WAKE, FLUSHED = b"!", b"."  # what `wake` writes; signals write their numbers
 READY_MAX = 64  # events taken in one turn; the rest are there in the next
 
 
@@ -68,7 +69,12 @@ class Loop:
     def wake(self) -> None:
         """Make the current or next wait return at once; may be called from any thread."""
         with contextlib.suppress(OSError):  # full: it is awake already
-            self.outer.send(b"!")
+            self.outer.send(WAKE)
+
+    def wake_flushed(self) -> None:
+        """As `wake`, since more of the log is on disk: the compiled lane looks at that itself."""
+        with contextlib.suppress(OSError):
+            self.outer.send(FLUSHED)
 
     def woken(self, _: int) -> None:
         """Discard the bytes that `wake` and signals wrote."""
@@ -138,13 +144,20 @@ class Loop:
         connections: Sequence["SlaveConnection"],
         fd: int,
         start: int,
+        watched: Watched,
     ) -> None:
         """Feed slaves by the compiled lane from a file of the log, which begins at `start`, until it ends."""
         sockets = [connection.sock.fileno() for connection in connections]
-        native.feed(feeding, self.page.mapped, PLACES, self.descriptors(fd), start, sockets)
+        native.feed(feeding, self.page.mapped, PLACES, self.descriptors(fd), start, sockets, watched)
 
     def follow(
-        self, native: ModuleType, following: Any, sock: socket.socket, buffer: ReceiveBuffer, log: LogWriter
+        self,
+        native: ModuleType,
+        following: Any,
+        sock: socket.socket,
+        buffer: ReceiveBuffer,
+        log: LogWriter,
+        watched: Watched,
     ) -> None:
         """Follow a master by the compiled lane, until it ends."""
         segment = log.segment
@@ -158,6 +171,8 @@ class Loop:
             buffer.buffer,
             segment.mapped,
             log.base,
+            watched,
+            log.request_flush,
         )
 
     def descriptors(self, log_fd: int) -> dict[str, int]:
@@ -166,6 +181,7 @@ class Loop:
             "epoll": self.epoll.fileno(),
             "bell": self.bell.fileno(),
             "broker_bell": self.bell.out_fileno(),
+            "wakeup": self.inner.fileno(),
             "log": log_fd,
         }
 

@@ -131,12 +131,18 @@ class SlaveConnection:
     def steady(self) -> bool:
         """Whether a frame is what comes next, and reports acknowledge."""
         return (
-            self.proven and self.core.end_told and not self.blocked and not self.head and not self.body_left
+            self.proven
+            and self.core.end_told
+            and not self.blocked
+            and not self.held
+            and not self.head
+            and not self.body_left
         )
 
     def resume(self, offset: int, size: int, sent: int) -> None:
         """Go on with a frame of which so many bytes are sent, header and body."""
-        header = FRAME_HEADER.pack(offset, size)
+        member = self.member
+        header = FRAME_HEADER.pack(offset, size) if member is None else member.frame_at(offset, size).header
         body_sent = max(sent - len(header), 0)
         self.head = header[sent:]
         self.body_at, self.body_left = offset + body_sent, size - body_sent

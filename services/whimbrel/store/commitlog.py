@@ -80,6 +80,7 @@ class LogWriter:
         file_size: of every file.
         page: where other processes see the log's range.
         replicated: whether bytes of a master's log were appended, so that `end` may lie within a record.
+        lent: the compiled lane appends to the current file: until `grown`, the page's `written` says how far.
         state: what recovery found.
         recovering: until recovery has put the log on disk.
         full_reason: why there is no file for the next record, "" when there is one.
@@ -118,7 +119,7 @@ class LogWriter:
         self.mark = LogMark()
         self.boundaries: list[int] = []  # recent boundaries, oldest first; for the mark's `check`
         self.marked_at = 0.0
-        self.replicated = False
+        self.replicated = self.lent = False
         self.dispatched = 0  # by the page, before the last sync
         self.store_time_ms = 0
         self.full_reason = self.failed = ""
@@ -510,6 +511,10 @@ class LogWriter:
             self.preallocator.wake(segment, end)
         return end
 
+    def lend(self) -> None:
+        """Let the compiled lane append bytes of a master's log to the current file, until `grown`."""
+        self.replicated = self.lent = True
+
     def grown(self, end: int) -> None:
         """Take note that the current file holds bytes of a master's log up to `end`, as the page says.
 
@@ -518,7 +523,10 @@ class LogWriter:
         segment = self.segment
         assert segment is not None
         assert self.end <= end <= self.limit
-        self.replicated, self.end = True, end
+        if end == self.end:
+            self.lent = False
+            return
+        self.end, self.lent = end, False
         segment.written(end - self.base)
         if end >= self.preallocator.wake_at:
             self.preallocator.wake(segment, end)
@@ -575,7 +583,8 @@ class LogWriter:
         Called with the flush lock held.
         """
         dispatched = self.page.dispatched  # read before the end, so that it is not beyond it
-        target = self.end  # read before the files, so that they hold all bytes below it
+        # Read before the files, so that they hold all bytes below it.
+        target = max(self.page.written, self.end) if self.lent else self.end
         segment = self.segment  # before the sealed ones: see the module's text
         sealed = list(self.sealed)
         if target == self.flushed and not sealed:

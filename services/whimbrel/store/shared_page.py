@@ -273,6 +273,7 @@ class SharedPage:
     lane_pass = Cell(BROKER + 56)  # 1: a pass of the compiled lane is under way, see `lane_passes.py`
     broker_name = Text(BROKER_NAME, NAME_BYTES)
     master_ha = Text(MASTER_HA, TEXT_BYTES)  # slave: "host:port" of the master's replicator, "" = unknown
+    master_ha_version = Cell(MASTER_HA)  # another one whenever it was written
     known_hosts_text = Text(KNOWN_HOSTS, KNOWN_HOSTS_BYTES)  # master: see `known_hosts`
 
     ha_dialect = Cell(LEADER)  # 2: the members speak `ha/switching.py`'s, else the classic protocol
@@ -372,7 +373,7 @@ class SharedPage:
     @classmethod
     def place(cls, name: str) -> int:
         """Return where the cell of an attribute is, in bytes."""
-        cell: Cell = vars(cls)[name]
+        cell: Cell | EpochOf = vars(cls)[name]
         return 8 * cell.index
 
     def recovering(self) -> None:

@@ -4,6 +4,7 @@ import contextlib
 import random
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,11 +13,12 @@ import pytest
 
 from lanekit import lane_or_skip
 from masterlog import MasterLog, same_log
+from memberpair import MEMBER, begin_epoch
 from unit.replicator import test_feeder, test_follower
 from unit.replicator.test_feeder import SLAVE, closed
 from unit.replicator.test_follower import FILE, frame, framed, records
 from whimbrel.ha.frames import FRAME_HEADER, REPORT
-from whimbrel.lane import Lane
+from whimbrel.ha.switching import DIALECT, HEADER, MEMBER_REPORT
 from whimbrel.machine import Machine
 from whimbrel.replicator.follower import Follower
 from whimbrel.replicator.loop import Loop
@@ -25,6 +27,7 @@ from whimbrel.replicator.options import ReplicatorOptions
 from whimbrel.replicator.replicator import Replicator
 from whimbrel.replicator.roles import MasterRole, Role, SlaveRole
 from whimbrel.store.commitlog import LogWriter
+from whimbrel.store.shared_page import SharedPage
 
 DEADLINE_S = 20
 FAR = (1 << 40, 1 << 40, 1 << 60)  # heartbeat, silence, end of the run
@@ -411,7 +414,7 @@ def test_reports_follow_what_is_shown(slave: test_follower.Stage) -> None:
     assert following.next(buffer, 0)[0] == "append"
     following.appended(40, True)
     assert following.next(buffer, 0) == ("publish", 40)
-    assert following.next(buffer, 0) == ("report", 40)
+    assert following.next(buffer, 0) == ("report", 40, REPORT.pack(40))
     following.sent_report(3, 7)  # a part of it
     assert (following.unsent, following.reported) == (REPORT.pack(40)[3:], (40, 7))
     assert following.next(buffer, 0) == ("ring",)
@@ -429,14 +432,250 @@ def test_a_silent_master_is_given_up(slave: test_follower.Stage) -> None:
     assert "nothing came from the master" in slave.loop.page.trouble or not slave.loop.page.connected
 
 
+# Groups that commit by majority; `tests/property/test_lane_members.py` has histories of them
+
+GROUP = (100, 1000, 300, 0, 0, 50, 10)  # start, beat, heard, needed, until, idle, apart
+
+
+def leading(
+    group: tuple[int, ...] = GROUP,
+    *,
+    told: int = 70,
+    end: int = 1 << 60,
+    connected: int = 5,
+    next_at: int = 200,
+) -> Any:
+    """Return a run that feeds member 2, which has all up to `next_at`, in epoch 4 from 100 on."""
+    native = lane_or_skip().native
+    assert native is not None
+    feeding = native.Feeding((1, 0, 200, 0), 1 << 20, (0, 65536), FAR, False, group)
+    feeding.add(0, next_at, next_at, 0, 0, 0, b"", (2, True, 4, 100, end, connected, told))
+    return feeding
+
+
+MARKS = (1, 0, 200, 0)
+
+
+def test_a_leader_tells_a_member_that_it_lives_and_what_is_committed() -> None:
+    feeding = leading()
+    assert feeding.next(MARKS, 49, (5, 70, 0, True)) == ("wait", 50)
+    assert feeding.next(MARKS, 50, (5, 70, 0, True)) == (
+        "send",
+        0,
+        200,
+        0,
+        HEADER.pack(2, 0, 200, 4, 100, 70),
+    )
+    feeding.sent(0, 0, HEADER.size, 50)
+    assert feeding.next(MARKS, 50, (5, 70, 0, True)) == ("wait", 100)
+    assert feeding.next(MARKS, 50, (5, 80, 0, True)) == ("wait", 60)  # it is committed up to 80
+    assert feeding.next(MARKS, 60, (5, 80, 0, True))[4] == HEADER.pack(2, 0, 200, 4, 100, 80)
+    feeding.sent(0, 0, HEADER.size, 60)
+    assert feeding.links()[0][8] == 80
+    assert feeding.next(MARKS, 60, (5, 80, 0, True)) == ("wait", 110)
+    grown = (1, 0, 230, 0)
+    assert feeding.next(grown, 61, (5, 90, 0, True)) == (
+        "send",
+        0,
+        200,
+        30,
+        HEADER.pack(2, 30, 200, 4, 100, 90),
+    )
+    feeding.sent(0, 30, 40, 62)  # a part of it
+    assert feeding.links()[0][7:] == ((200, 30, 40), 90)
+    assert feeding.next(grown, 62, (5, 90, 0, True)) == ("leave",)
+
+
+def test_a_member_is_told_only_what_was_committed_after_it_was_seen() -> None:
+    feeding = leading(told=-1)
+    assert feeding.next(MARKS, 20, (4, 80, 0, True)) == ("wait", 50)
+    assert feeding.next((1, 0, 230, 0), 20, (4, 80, 0, True))[4] == HEADER.pack(2, 30, 200, 4, 100, -1)
+    assert leading(told=-1).next(MARKS, 20, (5, 80, 0, True))[4] == HEADER.pack(2, 0, 200, 4, 100, 80)
+
+
+def test_a_frame_ends_with_the_epoch_and_the_next_one_is_pythons() -> None:
+    feeding = leading(end=150, next_at=120)
+    assert feeding.next(MARKS, 1, (5, 70, 0, True))[1:4] == (0, 120, 30)
+    feeding.sent(0, 30, HEADER.size + 30, 1)
+    assert feeding.next(MARKS, 1, (5, 70, 0, True)) == ("leave",)
+    assert leading(end=300, next_at=99).next(MARKS, 1, (5, 70, 0, True)) == ("leave",)
+
+
+def test_a_run_ends_as_soon_as_what_it_stands_on_is_another() -> None:
+    assert leading().next(MARKS, 1, (5, 70, 0, False)) == ("leave",)
+    native = lane_or_skip().native
+    assert native is not None
+    buffer = bytearray(frame(0, b"x" * 40) * 2)
+    following = native.Following((0, FILE, FILE), (0, 0), 0, (False, -10, 5), (52, 0), FAR)
+    assert following.next(buffer, 0, False, 0) == ("leave",)
+    assert (following.end, following.buffer) == (0, (52, 0))
+
+
+def test_a_broker_that_does_not_beat_and_too_few_voters_end_a_run() -> None:
+    assert leading().next(MARKS, 999, (5, 70, 0, True))[0] == "send"
+    assert leading().next(MARKS, 1000, (5, 70, 0, True)) == ("leave",)
+    group = (100, 1 << 40, 300, 1, 500, 1 << 40, 10)
+    feeding = leading(group)
+    for now in (299, 300, 499):  # it reported at 0, and the leader has led since 200
+        assert feeding.next(MARKS, now, (5, 70, 0, True))[0] == "wait"
+    assert feeding.next(MARKS, 500, (5, 70, 0, True)) == ("leave",)
+    feeding = leading(group)
+    assert not feeding.received(0, MEMBER_REPORT.pack(2, 200), 200, 400)  # the same again
+    assert feeding.next(MARKS, 699, (5, 70, 0, True))[0] == "wait"
+    assert feeding.next(MARKS, 700, (5, 70, 0, True)) == ("leave",)
+    native = lane_or_skip().native
+    assert native is not None
+    feeding = native.Feeding(MARKS, 1 << 20, (0, 65536), FAR, False, group)
+    feeding.add(0, 200, 200, 0, 0, 490, b"", (2, False, 4, 100, 1 << 60, 5, 70))  # it does not count
+    assert feeding.next(MARKS, 499, (5, 70, 0, True))[0] == "wait"
+    assert feeding.next(MARKS, 500, (5, 70, 0, True)) == ("leave",)
+
+
+def test_an_observer_gets_what_is_committed_in_the_leaders_epoch() -> None:
+    native = lane_or_skip().native
+    assert native is not None
+    for commit, expected in ((150, ("send", 0, 120, 30, FRAME_HEADER.pack(120, 30))), (99, ("leave",))):
+        feeding = native.Feeding(MARKS, 1 << 20, (0, 65536), FAR, False, GROUP)
+        feeding.add(0, 120, 120, 0, 0, 0, b"")
+        assert feeding.next(MARKS, 1, (5, commit, 0, True)) == expected
+    feeding = native.Feeding(MARKS, 1 << 20, (0, 65536), FAR, False, GROUP)
+    feeding.add(0, 160, 160, 0, 0, 0, b"")  # it was sent more than is committed now
+    assert feeding.next(MARKS, 1, (5, 150, 0, True)) == ("leave",)
+
+
+@pytest.mark.parametrize(
+    ("data", "plain"),
+    [
+        (MEMBER_REPORT.pack(2, 180) + MEMBER_REPORT.pack(2, 200), True),
+        (MEMBER_REPORT.pack(2, 180)[:7], True),
+        (MEMBER_REPORT.pack(2, 201), False),
+        (MEMBER_REPORT.pack(2, 149), False),
+        (MEMBER_REPORT.pack(2, 180) + MEMBER_REPORT.pack(2, 170), False),
+        (MEMBER_REPORT.pack(1, 180), False),
+        (MEMBER_REPORT.pack(2, 180) + b"\0\0\0\1", False),
+    ],
+)
+def test_reports_of_members(data: bytes, plain: bool) -> None:
+    native = lane_or_skip().native
+    assert native is not None
+    feeding = native.Feeding(MARKS, 1 << 20, (0, 65536), FAR, False, GROUP)
+    feeding.add(0, 200, 150, 0, 0, 0, b"", (2, True, 4, 100, 1 << 60, 5, 70))
+    moved = feeding.received(0, data, 1000, 7)
+    assert moved == (plain and len(data) >= MEMBER_REPORT.size)
+    _, acknowledged, _, _, received_ns, partial, unread, *_ = feeding.links()[0]
+    if plain:
+        assert (acknowledged, received_ns) == (200 if moved else 150, 7)
+        assert (partial, unread) == (data[len(data) - len(data) % 12 :], b"")
+    else:
+        assert (acknowledged, received_ns, partial, unread) == (150, 0, b"", data)
+
+
+def member_frame(
+    at: int, body: bytes, commit: int, *, state: int = 2, era: tuple[int, int] = (4, 100)
+) -> bytes:
+    return HEADER.pack(state, len(body), at, *era, commit) + body
+
+
+def followed(data: bytes, *, commit: int = 50, shown: int = 50, sync: bool = False) -> Any:
+    """Return a run of a log that ends at 200 in epoch 4, of which the next one starts at 300."""
+    native = lane_or_skip().native
+    assert native is not None
+    leader = (4, 100, 300, commit, shown)
+    return native.Following(
+        (200, FILE, FILE), (200, 0), 0, (False, -10, 5), (len(data), 0), FAR, sync, leader
+    )
+
+
+def test_a_member_shows_what_it_has_heard_before_it_reports() -> None:
+    buffer = bytearray(1000)
+    data = member_frame(200, b"x" * 40, 210) + member_frame(240, b"", 230) + member_frame(240, b"", 220)
+    buffer[: len(data)] = data
+    following = followed(b"")
+    assert following.next(buffer, 0)[0] == "wait"
+    assert following.make_room(buffer) == 0
+    following.received(len(data), 3)
+    assert following.next(buffer, 3) == ("append", HEADER.size, 40, 200)
+    following.appended(40, True)
+    assert following.next(buffer, 3) == ("publish", 240)
+    assert following.next(buffer, 3) == ("hear", 230)
+    assert following.commit == 230
+    assert following.next(buffer, 3) == ("report", 240, MEMBER_REPORT.pack(2, 240))
+    following.sent_report(MEMBER_REPORT.size, 3)
+    assert following.next(buffer, 3) == ("ring",)
+    following.rang(True, 3)
+    assert following.next(buffer, 3)[0] == "wait"
+    data = member_frame(240, b"", 290)  # of more than the log has
+    at = following.make_room(buffer)
+    buffer[at : at + len(data)] = data
+    following.received(len(data), 10)
+    assert following.next(buffer, 10) == ("hear", 240)
+    assert following.commit == 290
+    assert following.next(buffer, 10) == ("ring",)  # the broker makes visible what is committed
+    following.rang(True, 10)
+    following.make_room(buffer)
+    following.received(1, 20)
+    assert following.next(buffer, 20) == ("hear", 240)  # whatever comes, the leader has said something
+    assert following.next(buffer, 20)[0] == "wait"
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        member_frame(200, b"x" * 100, 50),  # its end is the next epoch's start
+        member_frame(200, b"x", 50, state=1),
+        member_frame(200, b"x", -2),
+        member_frame(200, b"x", 50, era=(5, 100)),
+        member_frame(200, b"x", 50, era=(4, 101)),
+        member_frame(201, b"x", 50),
+        member_frame(199, b"", 50),
+        HEADER.pack(2, -1, 200, 4, 100, 50),
+    ],
+)
+def test_frames_of_a_leader_that_are_pythons(data: bytes) -> None:
+    buffer = bytearray(1000)
+    buffer[: len(data)] = data
+    following = followed(data)
+    assert following.next(buffer, 1) == ("leave",)
+    assert (following.end, following.commit, following.buffer) == (200, 50, (len(data), 0))
+
+
+def test_what_is_not_on_disk_is_not_reported() -> None:
+    buffer = bytearray(1000)
+    data = member_frame(200, b"x" * 40, 50) + member_frame(240, b"x" * 30, 50)
+    buffer[: len(data)] = data
+    following = followed(data, sync=True)
+    for at, size in ((200, 40), (240, 30)):
+        assert following.next(buffer, 0, True, 200)[2:] == (size, at)
+        following.appended(size, True)
+    assert following.next(buffer, 0, True, 200) == ("publish", 270)
+    assert following.next(buffer, 0, True, 200) == ("flush", 270)
+    assert following.next(buffer, 0, True, 200) == ("ring",)
+    following.rang(True, 0)
+    assert following.next(buffer, 0, True, 200)[0] == "wait"
+    assert following.next(buffer, 0, True, 240) == ("report", 240, MEMBER_REPORT.pack(2, 240))
+    following.sent_report(MEMBER_REPORT.size, 9)
+    assert following.reported == (240, 9)
+    assert following.next(buffer, 0, True, 290) == ("report", 270, MEMBER_REPORT.pack(2, 270))
+
+
 # With system calls
 
 
 class Pair:
     """A master's and a slave's replicator, each in a thread, over a log that the test writes."""
 
-    def __init__(self, root: Path, stack: contextlib.ExitStack, *, metrics: bool = False) -> None:
+    def __init__(
+        self, root: Path, stack: contextlib.ExitStack, *, majority: bool = False, flush: str = "async"
+    ) -> None:
         self.master = stack.enter_context(MasterLog(root / "master", file_size=1 << 22))
+        self.majority = majority
+        self.beat()
+        if majority:
+            self.master.page.ha_dialect = DIALECT
+            begin_epoch(self.master.root, self.master.page, 1, 0)
+            (root / "slave").mkdir()
+            with contextlib.closing(SharedPage.open(root / "slave")) as page:
+                page.ha_dialect, page.broker_id = DIALECT, MEMBER
         self.master.append(5)
         self.replicators: list[Replicator] = []
         self.threads: list[threading.Thread] = []
@@ -449,6 +688,7 @@ class Pair:
             store=str(root / "slave"),
             master_ha=f"127.0.0.1:{port}",
             commitlog_file_size=1 << 22,
+            flush=flush,  # type: ignore[arg-type]
         )
         self.slave = self.add(stack, root / "slave", options, SlaveRole)
 
@@ -482,10 +722,15 @@ class Pair:
         stack.callback(stop)
         return replicator
 
+    def beat(self) -> None:
+        """Beat as a leader's broker does."""
+        self.master.page.broker_beat_ns = time.monotonic_ns()
+
     def caught_up(self, end: int) -> None:
         """Wait until the slave has acknowledged an end."""
         event = threading.Event()
         for _ in range(DEADLINE_S * 1000):
+            self.beat()
             if max(self.feed.loop.page.acks) == end:
                 return
             event.wait(0.001)
@@ -514,6 +759,36 @@ def test_a_log_is_replicated_with_system_calls(tmp_path: Path) -> None:
         timer = pair.feed.role.feeder.ack_timer
         assert isinstance(timer, AckTimes)
         assert timer.latency.count > 150
+    assert same_log(tmp_path / "master", tmp_path / "slave", end)
+
+
+@pytest.mark.parametrize(("majority", "flush"), [(True, "sync"), (True, "async"), (False, "sync")], ids=str)
+def test_members_and_synchronous_slaves_follow_with_system_calls(
+    tmp_path: Path, majority: bool, flush: str
+) -> None:
+    with contextlib.ExitStack() as stack:
+        pair = Pair(tmp_path, stack, majority=majority, flush=flush)
+        page, slave = pair.feed.loop.page, pair.slave.loop.page
+        for _ in range(3):
+            pair.caught_up(pair.master.append(1))
+        page.commit_saw = page.newest_connection()
+        before = dict(pair.turns)
+        for _ in range(150):
+            end = pair.master.append(1)
+            pair.caught_up(end)
+            if flush == "sync":
+                assert slave.flushed >= end
+            page.commit = end
+            if page.replica_sleeping:
+                pair.master.bell.ring("replicator")
+        for _ in range(DEADLINE_S * 1000):
+            if not majority or slave.heard_commit == end:
+                break
+            time.sleep(0.001)
+        assert slave.heard_commit == (end if majority else 0)
+        assert dict(page.member_acks()) == ({MEMBER: end} if majority else {})
+        for name, turns in pair.turns.items():
+            assert turns - before[name] < 60, name
     assert same_log(tmp_path / "master", tmp_path / "slave", end)
 
 
@@ -571,12 +846,40 @@ def test_a_process_that_died_within_is_followed_by_one_without(tmp_path: Path) -
                 assert (machine.lane.active, loop.page.replica_pass) == (expected, 0)
 
 
-def test_synchronous_flush_and_traces_are_pythons(tmp_path: Path) -> None:
+def test_a_slave_that_flushes_synchronously_reports_what_is_on_disk(tmp_path: Path) -> None:
     stage = test_follower.Stage(tmp_path, flush="sync", lane=lane_or_skip())
     stage.connect()
-    stage.send(frame(0, b"a" * 100) + frame(100, b"b" * 100))
-    stage.turns(lambda: stage.log.end == 200)
-    assert (stage.shell.bodies, isinstance(stage.follower, Follower)) == (0, True)
+    stage.send(frame(0, b"a" * 100))
+    stage.reported(100)
+    flush = stage.log.flush
+    held: list[int] = []
+    stage.log.flush = lambda: None  # type: ignore[method-assign]
+    stage.log.flusher.work = lambda: held.append(stage.log.page.written)  # type: ignore[attr-defined]
+    stage.send(frame(100, b"b" * 100))
+    stage.turns(lambda: stage.log.end == 200 and bool(held))
+    stage.turns(idle_for(stage, 20))
+    assert (stage.shell.bodies, held[0], stage.reports[-1]) == (1, 200, 100)
+    assert isinstance(stage.follower, Follower)
+    flush()
+    stage.reported(200)
+    assert stage.log.flushed == 200
+    stage.log.flush = flush  # type: ignore[method-assign]
+    stage.close()
+
+
+def test_what_a_run_has_appended_is_flushed_while_it_lasts(tmp_path: Path) -> None:
+    stage = test_follower.Stage(tmp_path, flush="sync", lane=lane_or_skip())
+    stage.connect()
+    stage.send(frame(0, b"a" * 100))
+    stage.reported(100)
     assert isinstance(stage.log, LogWriter)
-    assert isinstance(stage.loop.machine.lane, Lane)
+    stage.log.lend()
+    stage.loop.page.written = 160  # as the run shows it; the log itself has not heard of it
+    stage.log.flush()
+    assert (stage.log.end, stage.log.flushed, stage.log.replicated) == (100, 160, True)
+    stage.log.grown(160)
+    assert (stage.log.end, stage.log.lent) == (160, False)
+    stage.loop.page.written = 170
+    stage.log.flush()
+    assert stage.log.flushed == 160
     stage.close()

@@ -27,9 +27,9 @@ from whimbrel.store.epoch_file import EPOCH_FILE, EpochFile
 from whimbrel.store.shared_page import SLAVES_MAX
 
 
-@pytest.fixture
-def pair(tmp_path: Path) -> Iterator[Pair]:
-    with Pair(tmp_path) as made:
+@pytest.fixture(params=["python", "lane"])
+def pair(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Pair]:
+    with Pair(tmp_path, lane=lane_or_skip() if request.param == "lane" else None) as made:
         yield made
 
 
@@ -426,17 +426,30 @@ def test_a_member_gets_the_slot_of_an_observer(pair: Pair) -> None:
     assert pair.read(observers[-1], 2 * FRAME_HEADER.size) == FRAME_HEADER.pack(0, 0)  # and the end
 
 
-def test_the_lane_leaves_members_and_observers_to_python(tmp_path: Path) -> None:
-    with Pair(tmp_path, lane=lane_or_skip()) as pair:
+@pytest.mark.parametrize("flush", ["async", "sync"])
+def test_the_lane_feeds_members_and_observers(tmp_path: Path, flush: str) -> None:
+    with Pair(tmp_path, lane=lane_or_skip(), flush=flush) as pair:
         pair.lead(1)
         pair.start_slave()
         pair.page.commit = pair.master.append(10)
         following(pair)
-        observer(pair, 0)
-        for _ in range(20):
-            pair.master.append(5)
-            pair.turn()  # which asserts that the lane does not run
+        pair.page.commit_saw = pair.page.newest_connection()
+        peer = observer(pair, 0)
+        pair.page.commit = pair.master.append(10)
         following(pair)
+        pair.turns(lambda: pair.page.sent[1] == pair.page.commit)
+        peer.sendall(REPORT.pack(pair.page.commit))
+        pair.turns(pair.feeder.steady)
+        assert pair.follower is not None
+        pair.turns(pair.follower.steady)
+        frames, bodies = pair.shell.frames, pair.slave_shell.bodies
+        for _ in range(20):
+            end = pair.master.append(5)
+            following(pair)
+            pair.page.commit = end
+            pair.turns(lambda end=end: pair.slave_page.heard_commit == end)  # type: ignore[misc]
+        assert pair.shell.frames - frames >= 55  # to both, and what is committed to the member
+        assert pair.slave_shell.bodies - bodies >= 19
         assert pair.page.sent[1] == pair.page.commit
 
 
