@@ -3,8 +3,8 @@
 The machines (`broker/elections/machine.py`) and lists of epochs (`ha/epochs.py`) are those of production.
 What is around them is as small as the rules allow (`tests/failover/rules.py`): a coordinator that compares
 and sets, promises on disks, logs of numbers, streams that copy them. Each record is one byte of a log. Calls
-are under way until they are delivered or dropped, in any order; members end and start again, lose the page cache
-with the power or their disks, are cut off, get other voters. Hypothesis shrinks what fails.
+are under way until they are delivered or dropped, in any order; members end and start again, lose the page
+cache with the power or their disks, are cut off, get other voters. Hypothesis shrinks what fails.
 
     I1  an epoch is begun by one member, once
     I2  who begins an epoch has all that is committed

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -71,7 +71,18 @@ def member(tmp_path: Path, bell: Doorbell, coordinator: FakeCoordinator) -> Elec
     async def drain() -> None:
         raise AssertionError("it drains")
 
-    return Elector(options, bell=bell, machine=MACHINE, switch=switch, drain=drain, coordinator=coordinator)
+    async def reopen(work: Callable[[], Awaitable[None]]) -> None:
+        raise AssertionError("its store is emptied")
+
+    return Elector(
+        options,
+        bell=bell,
+        machine=MACHINE,
+        switch=switch,
+        drain=drain,
+        reopen=reopen,
+        coordinator=coordinator,
+    )
 
 
 @pytest.mark.parametrize(
