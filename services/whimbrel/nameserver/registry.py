@@ -359,12 +359,14 @@ class Registry:
         return live.held_place and not known.held_place and not self.settled(now)
 
     def newer_leader(self, broker: BrokerIdentity) -> BrokerIdentity | None:
-        """Return who had a master's place in a higher epoch than its own; None: nobody that is known."""
+        """Return who had, or claims, a master's place in a higher epoch than its own; None: nobody known."""
         if broker.id != MASTER_ID:
             return None
         kept = self.kept.get((broker.name, MASTER_ID))
-        for other in (self.leaders.get(broker.name), None if kept is None else kept.broker):
-            if other is not None and other.epoch > broker.epoch:
+        # One that claims it may have to wait until the place is no longer kept for somebody else.
+        claims = [self.live[session].broker for session in self.sessions_of(broker.name)]
+        for other in (self.leaders.get(broker.name), None if kept is None else kept.broker, *claims):
+            if other is not None and other.id == MASTER_ID and other.epoch > broker.epoch:
                 return other
         return None
 
