@@ -534,8 +534,9 @@ def test_a_broker_that_does_not_beat_and_too_few_voters_end_a_run() -> None:
 def test_an_observer_gets_what_is_committed_in_the_leaders_epoch() -> None:
     native = lane_or_skip().native
     assert native is not None
-    for commit, expected in ((150, ("send", 0, 120, 30, FRAME_HEADER.pack(120, 30))), (99, ("leave",))):
-        feeding = native.Feeding(MARKS, 1 << 20, (0, 65536), FAR, False, GROUP)
+    plain = ("send", 0, 120, 30, FRAME_HEADER.pack(120, 30))
+    for start, commit, expected in ((100, 150, plain), (100, 99, ("leave",)), (151, 150, ("leave",))):
+        feeding = native.Feeding(MARKS, 1 << 20, (0, 65536), FAR, False, (start, *GROUP[1:]))
         feeding.add(0, 120, 120, 0, 0, 0, b"")
         assert feeding.next(MARKS, 1, (5, commit, 0, True)) == expected
     feeding = native.Feeding(MARKS, 1 << 20, (0, 65536), FAR, False, GROUP)
