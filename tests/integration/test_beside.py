@@ -11,6 +11,7 @@ from benchkit import PROGRAM, measured_beside
 pytestmark = pytest.mark.process
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(180)
 def test_the_smallest_case_of_ours(tmp_path: Path) -> None:
     words = ["--only", "python", "--modes", "slave", "--points", "c1,batch"]
