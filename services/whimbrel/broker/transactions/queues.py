@@ -8,17 +8,19 @@ import logging
 from collections.abc import Iterator
 from typing import Protocol
 
-from whimbrel.broker.transactions.records import HEAD_BYTES, OP_QUEUE, prepared_offset_of
+from whimbrel.broker.transactions.records import HEAD_BYTES, OP_QUEUE, commits, prepared_offset_of
 from whimbrel.broker.transactions.table import OpenTransaction
 from whimbrel.errors import CorruptRecord, IllegalOffset
 from whimbrel.model.names import HALF_OP_TOPIC, HALF_TOPIC
-from whimbrel.store.codec import StoredMessage, decode_record
+from whimbrel.store.codec import RECORD_BYTES_MAX, StoredMessage, decode_record
 
 __all__ = ["UNITS_READ", "HalfStore", "TransactionQueues"]
 
 logger = logging.getLogger(__name__)
 
 UNITS_READ = 64  # queue entries that are read at once
+SAME_ID_MAX = 8  # records of one id that are looked at
+SIZE_BYTES = 4  # of a record's first field
 
 
 class HalfStore(Protocol):
@@ -49,6 +51,9 @@ class HalfStore(Protocol):
     def read_range(self, physical_offset: int, size: int) -> bytes:
         """Bytes of the log."""
 
+    def find_written(self, topic: str, key: str, *, limit: int = 64, begin: int = 0) -> list[int]:
+        """Places of a topic's records with a key, the newest first."""
+
 
 class TransactionQueues:
     """Reads halves and ops."""
@@ -64,6 +69,20 @@ class TransactionQueues:
     def half_end(self) -> int:
         """Return the offset that the next half gets."""
         return self.half_range()[1]
+
+    def committed(self, topic: str, transaction_id: str) -> bool:
+        """Return whether the log has the committed record of a transaction, as far as the index goes back."""
+        store = self.store
+        for place in store.find_written(topic, transaction_id, limit=SAME_ID_MAX):
+            try:
+                size = int.from_bytes(store.read_range(place, SIZE_BYTES), "big")
+                if 0 < size <= RECORD_BYTES_MAX and commits(
+                    decode_record(store.read(place, size), check_crc=False), transaction_id
+                ):
+                    return True
+            except (CorruptRecord, IllegalOffset):
+                continue
+        return False
 
     def op_range(self) -> tuple[int, int]:
         """Return the first offset of the ops, and their end."""

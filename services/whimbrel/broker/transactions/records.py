@@ -44,6 +44,7 @@ from whimbrel.store.codec import (
 __all__ = [
     "HEAD_BYTES",
     "OP_QUEUE",
+    "commits",
     "committed_draft",
     "discarded_draft",
     "halves_named",
@@ -160,6 +161,13 @@ def op_draft(half_offsets: Iterable[int], *, now_ms: int, host: bytes) -> Record
         born_host=host,
         store_host=host,
     )
+
+
+def commits(record: StoredMessage, transaction_id: str) -> bool:
+    """Return whether a record is the message of a committed transaction."""
+    committed = record.sys_flag & TRANSACTION_MASK == TRANSACTION_COMMIT
+    own = property_of(record.properties_raw, RAW_UNIQ_KEY).decode("utf-8", "replace")
+    return committed and own == transaction_id
 
 
 def halves_named(body: bytes) -> list[int]:

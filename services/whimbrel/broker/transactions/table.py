@@ -10,8 +10,9 @@ names the half's queue offset. It is known by the topic and the id of its messag
                         '----add of the same id-> gone       op: of several halves of one id the newest counts
 
 What is decided is remembered for `REMEMBERED_S`, the latest `REMEMBERED_MAX` of them, so that a producer
-which repeats its call is answered rightly. An open transaction takes about 0.5 KiB, whatever its message
-weighs.
+which repeats its call is answered rightly. Of a commit the log tells as well, by its index, whoever made it
+(`queues.py committed`); nothing there tells a rollback from an id that never was. An open transaction takes
+about 0.5 KiB, whatever its message weighs.
 
 **Progress.** RocketMQ's group CID_RMQ_SYS_TRANS has one position in each of the two topics: at the oldest
 half that is undecided, and at the oldest op that names such a half or a later one. Whoever starts from there

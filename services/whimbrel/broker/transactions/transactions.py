@@ -249,6 +249,8 @@ class Transactions:
         one = self.table.find(topic, transaction_id)
         if one is None:
             decided = self.table.resolution(topic, transaction_id, self.loop.time())
+            if decided is None and self.queues.committed(topic, transaction_id):
+                decided = Resolution.COMMIT  # another master has decided it, or this one long ago
             if decided is None:
                 raise InvalidTransactionId(
                     f"no transaction {transaction_id} of topic {topic} is open here; it may have been decided"

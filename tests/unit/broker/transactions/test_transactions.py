@@ -430,6 +430,24 @@ def test_half_at_the_begin_of_the_log_is_not_named_by_plain_records(
     rig.store, rig.transactions = last.store, last.transactions
 
 
+def test_commit_that_another_master_made_is_known_by_its_record(rig: TransactionRig, tmp_path: Path) -> None:
+    rig.half("a")
+    rig.half("b")
+    rig.end("a")
+    rig.end("b", ROLLBACK)
+    rig.loop.turn()
+    other = again(rig, tmp_path)
+    other.store.finish_derived()
+    assert other.end("a") == [None]
+    with pytest.raises(InvalidTransactionId, match="ended already"):
+        other.end("a", ROLLBACK)
+    for name, resolution in (("b", ROLLBACK), ("b", COMMIT), ("c", COMMIT)):
+        with pytest.raises(InvalidTransactionId, match="no transaction"):
+            other.end(name, resolution)
+    assert other.committed() == ["a"]
+    rig.store, rig.transactions = other.store, other.transactions
+
+
 def test_id_that_is_used_again_after_its_end_is_asked_about(rig: TransactionRig, tmp_path: Path) -> None:
     for _ in range(2):
         rig.half("a")
