@@ -136,7 +136,7 @@ class LeaderState:
         Raises:
             NotReady: see above.
         """
-        if not epoch and member not in self.earlier:
+        if not epoch and member in self.term.members and member not in self.earlier:
             self.earlier.add(member)
             logger.warning("member %d is of an earlier version: what it stores does not count", member)
         if epoch and epoch != self.term.epoch:
@@ -200,19 +200,21 @@ class LeaderState:
             self.on_change()
 
     def take_piece(self, stream: MemberStream, piece: bytes, *, done: bool) -> None:
-        """Take a part of a member's tables, and all of them with the last one, where they are the newest.
+        """Take a part of a voter's tables, and all of them with the last one, where they are the newest.
 
         Raises:
             BadRequest: they are too large.
             WhimbrelError: they are none, or can't be written down.
         """
+        if not stream.votes:
+            return  # whoever it is: nothing is kept for it
         stream.tables += piece
         if len(stream.tables) > TABLES_BYTES_MAX:
             raise BadRequest(f"the tables of member {stream.member} have more than {TABLES_BYTES_MAX} bytes")
         if not done:
             return
         text, stream.tables = bytes(stream.tables), bytearray()
-        if stream.votes and not self.begun and stream.version > self.file.version:
+        if not self.begun and stream.version > self.file.version:
             self.take_tables(text)
             self.file.save(stream.version)
             logger.info("topics and groups are those of member %d, %s", stream.member, stream.version)

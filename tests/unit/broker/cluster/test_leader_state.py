@@ -166,6 +166,16 @@ def test_tables_have_a_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         rig.state.take_piece(rig.hello(3, MetadataVersion(4, 7)), b"large", done=False)
 
 
+def test_of_strangers_nothing_is_kept(tmp_path: Path) -> None:
+    rig = Rig(tmp_path)
+    stream = rig.hello(2, MetadataVersion(9, 9), of=seat(99))
+    rig.state.take_piece(stream, b"tables", done=False)
+    rig.state.take_piece(stream, b"", done=True)
+    assert not stream.tables and not rig.taken
+    rig.hello(40, epoch=0)
+    assert not rig.state.earlier and not rig.state.trouble
+
+
 def test_changes_are_taken_once_a_majority_has_what_the_leader_began_with(tmp_path: Path) -> None:
     rig = Rig(tmp_path)
     stream = rig.merged(2)
