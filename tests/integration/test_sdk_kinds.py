@@ -228,7 +228,7 @@ def test_delayed_message_comes_when_it_is_due(language: str, cluster: DevCluster
     assert len(due_s) == 3
 
 
-@languages("nodejs", "go", without=WITHOUT_RECALL)
+@languages("go", without=WITHOUT_RECALL)
 def test_recalled_message_never_comes(language: str, cluster: DevCluster) -> None:
     """Checklist 37 and 39: recalled where the SDK asks (the nameserver, or a broker); the others come."""
     topic = make(cluster, f"recalled-{language}", MessageType.DELAY)
