@@ -242,9 +242,12 @@ def what_may_be_lost(view: ReplicationStatus) -> str:
     }.get(view.replication, "messages that the slave lacks")
     if view.replication == "majority" and view.election is None:
         failover += ", when the slave takes over whose log goes on furthest"
+    acknowledgements = "wait for neither: those of the last moments are undone, and their messages come again"
+    if view.election is not None:
+        acknowledgements = "are answered once a majority has them on its disks"
     return (
         f"{view.broker_name} may lose in a power cut {power}, in a failover {failover}; acknowledgements of"
-        " consumers wait for neither: those of the last moments are undone, and their messages come again"
+        f" consumers {acknowledgements}"
     )
 
 

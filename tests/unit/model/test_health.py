@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from whimbrel.errors import Unavailable
-from whimbrel.model.cluster import BrokerStatus, Cluster, ReplicationStatus, SlaveStatus
+from whimbrel.model.cluster import BrokerStatus, Cluster, ElectionStatus, ReplicationStatus, SlaveStatus
 from whimbrel.model.health import (
     STEP_BYTES,
     Check,
@@ -199,3 +199,9 @@ def test_every_mode_says_what_may_be_lost_and_that_acknowledgements_are_in_none(
     assert ("in a power cut nothing that was answered" in text) == (flush == "sync")
     assert ("in a failover nothing that was answered" in text) == (replication == "sync")
     assert "acknowledgements of consumers wait for neither" in text and "come again" in text
+
+
+def test_where_members_are_elected_acknowledgements_are_kept_by_a_majority() -> None:
+    election = ElectionStatus(member=1, state="leading", why="", may_lead=True, promised=2, record=None)
+    text = what_may_be_lost(replace(MASTER, flush="sync", replication="majority", election=election))
+    assert text.endswith("acknowledgements of consumers are answered once a majority has them on its disks")
