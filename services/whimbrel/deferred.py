@@ -4,7 +4,7 @@ Lighter than an asyncio future: it knows no loop and schedules nothing. Completi
 """
 
 from collections.abc import Callable
-from typing import Generic, TypeVar
+from typing import Generic, TypeVar, cast
 
 __all__ = ["Deferred"]
 
@@ -33,7 +33,7 @@ class Deferred(Generic[R]):
         self.result: R | None = None
         self.error: Exception | None = None
         self.on_cancel: Callable[[], None] | None = None
-        self.waker: Callable[[], None] | None = None
+        self.waker: Callable[[], object] | None = None
 
     def complete(self, result: R) -> bool:
         """Set the result; return False when it was completed before or the caller has left."""
@@ -52,6 +52,19 @@ class Deferred(Generic[R]):
         if self.waker is not None:
             self.waker()
         return True
+
+    def settle_as(self, other: "Deferred[R]") -> bool:
+        """Complete or fail as another one that is done; returns as `complete`."""
+        if other.error is not None:
+            return self.fail(other.error)
+        return self.complete(cast(R, other.result))
+
+    def follow(self, other: "Deferred[R]") -> None:
+        """Be settled as another one once that is done; whoever leaves this one leaves that one."""
+        self.on_cancel = other.cancel
+        other.waker = lambda: self.settle_as(other)
+        if other.done:
+            self.settle_as(other)
 
     def cancel(self) -> None:
         """Note that the caller has left, and call `on_cancel`; called by the waiting side."""

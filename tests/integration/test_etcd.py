@@ -235,7 +235,7 @@ async def test_users_permissions_and_tls(tmp_path: Path) -> None:
         ):  # fmt: skip
             with pytest.raises(Unavailable, match="no member of etcd can be asked"):
                 await coordinator(etcd, access=wrong).read()
-        with pytest.raises(EtcdRefusal, match=r"coordinator_ca: .* can't be read"):
+        with pytest.raises(NotReady, match=r"coordinator_ca: .* can't be read"):
             await coordinator(etcd, access=access(ca=str(tmp_path / "none"))).read()
         with pytest.raises(Unavailable):
             await coordinator(etcd, access=EtcdAccess()).read()  # without TLS

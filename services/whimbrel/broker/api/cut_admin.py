@@ -166,7 +166,11 @@ class CutAdmin:
         async def work() -> None:
             try:
                 page = await fetched(address, request)
-                self.pass_on(self.put_back(request, page), deferred)
+                answer = self.put_back(request, page)
+                if isinstance(answer, Deferred):
+                    deferred.follow(answer)
+                else:
+                    deferred.complete(answer)
             except WhimbrelError as error:
                 deferred.fail(error)
 
@@ -269,23 +273,6 @@ class CutAdmin:
             self.appender.append([draft])
         seen.add((fate.topic, message_id))
         outcome.result = STORED
-
-    def pass_on(self, answer: Any, deferred: Deferred[Any]) -> None:
-        """Complete a response as another one is completed."""
-        if not isinstance(answer, Deferred):
-            deferred.complete(answer)
-            return
-
-        def done() -> None:
-            if answer.error is not None:
-                deferred.fail(answer.error)
-            else:
-                deferred.complete(answer.result)
-
-        if answer.done:
-            done()
-        else:
-            answer.waker = done
 
 
 async def fetched(address: str, request: cuts.ReplayCutRequest) -> CutPage:

@@ -344,10 +344,7 @@ class LeaderCalls:
 
         def over() -> None:
             one.waits_for = None
-            if response.error is not None:
-                one.deferred.fail(response.error)
-            else:
-                one.deferred.complete(response.result)
+            one.deferred.settle_as(response)
 
         response.waker = over
         if response.done:

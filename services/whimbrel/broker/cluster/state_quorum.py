@@ -146,12 +146,6 @@ class StateQuorum:
         """Return a deferred for an answer that is still to be made, and waits then."""
         held: Deferred[Any] = Deferred()
 
-        def over(second: Deferred[Any]) -> None:
-            if second.error is not None:
-                held.fail(second.error)
-            else:
-                held.complete(second.result)
-
         def first_over() -> None:
             if made.error is not None:
                 held.fail(made.error)
@@ -162,8 +156,7 @@ class StateQuorum:
                 held.fail(error)
                 return
             if isinstance(found, Deferred):
-                found.waker = lambda: over(found)
-                held.on_cancel = found.cancel
+                held.follow(found)
             else:
                 held.complete(found)
 

@@ -268,7 +268,7 @@ class Elector:
             trouble = self.coordinator.trouble
             self.trouble = trouble and f"the coordinator can't be used: {trouble}"
             if lost:
-                self.trouble = "the coordinator has lost the record of the group: give it its file back"
+                self.trouble = "the coordinator has lost the record of the group: put the newest one back"
             self.feed(self.machine.learned(record, revision, self.facts()))
             if lost:
                 await asyncio.sleep(AGAIN_S)  # it is told at once, again and again

@@ -14,16 +14,15 @@ import json
 import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final
 
 from whimbrel.errors import NotReady, RemoteProtocolError, RequestTimeout, Unavailable
+from whimbrel.rpc.api.secret_files import read_secret
 
 __all__ = ["ANSWER_BYTES_MAX", "CALL_S", "KubernetesApi"]
 
 CALL_S: Final = 1.0
 ANSWER_BYTES_MAX: Final = 1 << 20  # an object has 1.5 MiB at most in etcd; ours some 20 KiB
-FILE_BYTES_MAX: Final = 64 << 10
 ACCOUNT: Final = "/var/run/secrets/kubernetes.io/serviceaccount"
 HOST, PORT = "KUBERNETES_SERVICE_HOST", "KUBERNETES_SERVICE_PORT"
 DETAIL_CHARS_MAX: Final = 160
@@ -89,31 +88,20 @@ class KubernetesApi:
     def context(self) -> ssl.SSLContext:
         """Return what the server's certificate is checked by."""
         try:
-            return ssl.create_default_context(cadata=text_of(self.ca, "coordinator_ca"))
+            return ssl.create_default_context(cadata=ascii_of(read_secret(self.ca, "coordinator_ca")))
         except ssl.SSLError as error:
             raise NotReady(f"coordinator_ca: {self.ca} has no certificate: {error.reason}") from None
 
     def token(self) -> str:
         """Return the token as it is now."""
-        token = text_of(self.token_file, "coordinator_token_file").strip()
+        token = ascii_of(read_secret(self.token_file, "coordinator_token_file")).strip()
         if not token or not token.isascii() or not token.isprintable() or " " in token:
             raise NotReady(f"coordinator_token_file: {self.token_file} has no token")
         return token
 
 
-def text_of(path: str, setting: str) -> str:
-    """Return a small file.
-
-    Raises:
-        NotReady: it can't be read.
-    """
-    try:
-        with Path(path).open("rb") as file:
-            data = file.read(FILE_BYTES_MAX + 1)
-    except OSError as error:
-        raise NotReady(f"{setting}: {path} can't be read: {error.strerror}") from None
-    if len(data) > FILE_BYTES_MAX:
-        raise NotReady(f"{setting}: {path} has more than {FILE_BYTES_MAX} bytes")
+def ascii_of(data: bytes) -> str:
+    """Return text; what is no ASCII makes it useless, and is refused by who uses it."""
     return data.decode("ascii", "replace")
 
 

@@ -646,7 +646,7 @@ class Election:
             if facts.group:
                 self.why = (
                     f"the coordinator has no record of group {facts.group}, which this store belongs to:"
-                    " give it its file back"
+                    " put the newest record back, as docs/failover.md says"
                 )
             elif self.member in self.configured:
                 self.go(State.GATHERING, facts.now)

@@ -25,15 +25,15 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import grpc
 import grpc.aio
 
-from whimbrel.errors import RemoteProtocolError, Unavailable
+from whimbrel.errors import NotReady, RemoteProtocolError, Unavailable
 from whimbrel.pb.etcd.v3 import etcd_pb2 as pb
 from whimbrel.rpc.api.etcd_answers import EtcdRefusal, Otherwise, Seen, Verdict, sentence_of, verdict_of
+from whimbrel.rpc.api.secret_files import read_secret
 from whimbrel.rpc.client.channel import merged
 
 __all__ = ["CALL_S", "EtcdAccess", "EtcdClient", "KeptValue"]
@@ -46,7 +46,6 @@ EARLY_S: Final = (
 )
 AUTH_AGAIN_S: Final = 5.0
 ANSWER_BYTES_MAX: Final = 2 << 20  # etcd takes values of 1.5 MiB; ours have 16 KiB at most
-SECRET_BYTES_MAX: Final = 64 << 10  # of a file with a password or certificates
 OPTIONS: Final = merged(
     (
         ("grpc.max_receive_message_length", ANSWER_BYTES_MAX),
@@ -200,7 +199,7 @@ class EtcdClient:
         except asyncio.CancelledError:
             if cancelled():
                 raise
-        except (grpc.aio.AioRpcError, asyncio.InvalidStateError, grpc.aio.UsageError, EtcdRefusal) as error:
+        except (grpc.aio.AioRpcError, asyncio.InvalidStateError, grpc.aio.UsageError, NotReady) as error:
             logger.debug("etcd %s: a watch has ended: %s", address, error)
         finally:
             if stream is not None:
@@ -277,7 +276,8 @@ class EtcdClient:
 
         Raises:
             Unavailable: the member does not answer.
-            EtcdRefusal: etcd does not know this user, or the password can't be read.
+            EtcdRefusal: etcd does not know this user.
+            NotReady: the password can't be read.
         """
         async with self.authenticating:
             if self.token:
@@ -306,10 +306,10 @@ class EtcdClient:
         """Return the password, as its file has it now.
 
         Raises:
-            EtcdRefusal: it can't be read.
+            NotReady: it can't be read.
         """
         path = self.access.password_file
-        text = secret(path, "coordinator_password_file")
+        text = read_secret(path, "coordinator_password_file")
         try:
             return text.decode().splitlines()[0]
         except (UnicodeDecodeError, IndexError):
@@ -321,7 +321,7 @@ class EtcdClient:
         """Return the channel to a member.
 
         Raises:
-            EtcdRefusal: a file of TLS can't be read.
+            NotReady: a file of TLS can't be read.
         """
         found = self.channels.get(address)
         if found is None:
@@ -334,9 +334,9 @@ class EtcdClient:
         if not access.ca:
             return grpc.aio.insecure_channel(address, options=OPTIONS)
         credentials = grpc.ssl_channel_credentials(
-            secret(access.ca, "coordinator_ca"),
-            secret(access.key, "coordinator_key") if access.key else None,
-            secret(access.certificate, "coordinator_certificate") if access.certificate else None,
+            read_secret(access.ca, "coordinator_ca"),
+            read_secret(access.key, "coordinator_key") if access.key else None,
+            read_secret(access.certificate, "coordinator_certificate") if access.certificate else None,
         )
         return grpc.aio.secure_channel(address, credentials, options=OPTIONS)
 
@@ -376,19 +376,3 @@ def kept(answer: Any, revision: int = 0) -> KeptValue:
     if found.mod_revision < 1:
         raise RemoteProtocolError("etcd answers a key without a revision")
     return KeptValue(found.value, found.mod_revision, store)
-
-
-def secret(path: str, setting: str) -> bytes:
-    """Return a small file.
-
-    Raises:
-        EtcdRefusal: it can't be read, or is too large.
-    """
-    try:
-        with Path(path).open("rb") as file:
-            data = file.read(SECRET_BYTES_MAX + 1)
-    except OSError as error:
-        raise EtcdRefusal(f"{setting}: {path} can't be read: {error.strerror}") from None
-    if len(data) > SECRET_BYTES_MAX:
-        raise EtcdRefusal(f"{setting}: {path} has more than {SECRET_BYTES_MAX} bytes")
-    return data

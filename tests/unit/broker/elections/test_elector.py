@@ -88,7 +88,7 @@ def member(tmp_path: Path, bell: Doorbell, coordinator: FakeCoordinator) -> Elec
 @pytest.mark.parametrize(
     ("last", "says"),
     [
-        ((None, 0), "the coordinator has lost the record of the group: give it its file back"),
+        ((None, 0), "the coordinator has lost the record of the group: put the newest one back"),
         (Unavailable("x"), "the coordinator does not answer: x"),
         (NotReady("x"), "the coordinator can't be used: x"),
     ],

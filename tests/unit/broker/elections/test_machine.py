@@ -444,7 +444,7 @@ def test_a_coordinator_that_has_lost_its_file_elects_nobody() -> None:
     assert found.learned(None, 0, FACTS) == []
     assert found.record == RECORD and found.revision == 7
     fresh = election(None)
-    assert fresh.tick(GONE) == [] and "give it its file back" in fresh.why
+    assert fresh.tick(GONE) == [] and "put the newest record back" in fresh.why
 
 
 class TestAGroupThatIsMade:

@@ -13,7 +13,7 @@ import pytest
 
 from fakeetcd import FakeEtcd
 from waiting import eventually
-from whimbrel.errors import Unavailable
+from whimbrel.errors import NotReady, Unavailable
 from whimbrel.pb.etcd.v3 import etcd_pb2 as pb
 from whimbrel.rpc.api import etcd_client
 from whimbrel.rpc.api.etcd_answers import EtcdRefusal, Otherwise, Seen, Verdict, sentence_of, verdict_of
@@ -232,7 +232,7 @@ class TestUsers:
         if content is not None:
             path.write_bytes(content)
         client = EtcdClient(["127.0.0.1:1"], EtcdAccess(user="w", password_file=str(path)))
-        with pytest.raises(EtcdRefusal, match=f"coordinator_password_file: .*{says}"):
+        with pytest.raises(NotReady, match=f"coordinator_password_file: .*{says}"):
             await client.read(KEY)
         await client.close()
 
