@@ -79,7 +79,7 @@ lint: setup ## ruff
 	$(BIN)/ruff check $(CODE)
 
 types: setup ## mypy --strict
-	$(BIN)/mypy services/whimbrel services/pyspark_whimbrel tests examples bench/run.py bench/raw.py bench/scale.py bench/beside.py bench/beside_systems.py bench/beside_tables.py native/dependencies.py deploy/stack.py deploy/etcd.py deploy/healthcheck.py deploy/try_wheels.py
+	$(BIN)/mypy services/whimbrel services/pyspark_whimbrel tests examples bench/run.py bench/raw.py bench/gate.py bench/scale.py bench/beside.py bench/beside_systems.py bench/beside_tables.py native/dependencies.py deploy/stack.py deploy/etcd.py deploy/healthcheck.py deploy/try_wheels.py
 
 layers: setup ## who may import whom
 	$(BIN)/lint-imports

@@ -9,6 +9,7 @@
             sync   synchronous replication        flush  synchronous flush, no slave
             slaves2, sync2   as slave and sync, with two slaves
             majority         the same three members, committed by two of them
+            elected          three that elect their leader: acknowledgements wait for two of them, too
     point   c1, c32, c256: single sends of 1 KiB so many at a time, over 1, 1 and 4 connections
             c32x32, c256x256: the same over so many connections      batch: 8 calls of 32 messages at a time
             java32, go32, python32, nodejs32: c32 with the header blocks of an SDK, a key, three properties
@@ -40,15 +41,17 @@ import tempfile
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 REPO = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(REPO / "services"), str(REPO / "tests"), str(REPO / "bench")]
 
 from run import FULL_SIZES, LOAD, build, page, scratch_directory, tool  # noqa: E402
 
+import electionkit  # noqa: E402
 import processes  # noqa: E402 - the tests' way to start our processes
 
+ELECTED = "elected"
 MODES: dict[str, tuple[int, dict[str, object]]] = {
     "none": (0, {}),
     "slave": (1, {}),
@@ -57,6 +60,7 @@ MODES: dict[str, tuple[int, dict[str, object]]] = {
     "slaves2": (2, {}),
     "sync2": (2, {"replication": "sync"}),
     "majority": (2, {"replication": "majority", "voters": ["0", "1", "2"]}),
+    ELECTED: (2, {}),
 }
 SDK: list[object] = ["--c", 32, "--keys", 1, "--properties", 3, "--headers"]
 SENDS: dict[str, list[object]] = {
@@ -102,7 +106,37 @@ def cpu_s(pid: int) -> float:
     return total / 1e9
 
 
-def caught_up(made: processes.Cluster) -> None:
+class Elected:
+    """A group that elects its leader, as the fixed clusters are seen here; a context that ends it."""
+
+    def __init__(self, root: Path, settings: dict[str, Any]) -> None:
+        self.group = electionkit.ElectedGroup(root, flush="async", **settings)
+        leader = self.group.await_leader()
+        followers = [one for one in self.group.members.values() if one is not leader]
+        self.master, self.slaves = leader.broker, [one.broker for one in followers]
+        brokers, replicators = zip(*(one.processes for one in (leader, *followers)), strict=True)
+        self.processes = [self.group.nameserver, *brokers, *replicators]
+        for name, process in zip(
+            ("nameserver", "leader", "follower-1", "follower-2", "leader's", "1's", "2's"),
+            self.processes,
+            strict=True,
+        ):
+            process.name = name  # the same in each round, whoever leads
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *of_error: Any) -> None:
+        self.group.__exit__(*of_error)
+
+    def wait_usable(self) -> None:
+        """Wait until a member leads: it does."""
+
+
+Made = processes.Cluster | Elected
+
+
+def caught_up(made: Made) -> None:
     """Wait until slaves have dispatched the whole log."""
     marks = [page(process.store) for process in (made.master, *made.slaves)]
     try:
@@ -131,7 +165,7 @@ def quiet(pids: Iterable[int], cpu_s_max: float = QUIET_CPU_S, within_s: float =
     raise RuntimeError(f"the servers do not come to rest within {within_s:.0f} s")
 
 
-def settle(made: processes.Cluster, pids: dict[str, int]) -> None:
+def settle(made: Made, pids: dict[str, int]) -> None:
     """Wait until slaves have dispatched the whole log and no process has work left."""
     caught_up(made)
     quiet(pids.values())
@@ -145,13 +179,13 @@ def generate(point: str, *arguments: object) -> Row:
     return row
 
 
-def fill(made: processes.Cluster, topic: str, count: int) -> None:
+def fill(made: Made, topic: str, count: int) -> None:
     """Send so many messages in batches."""
     batches: list[object] = ["--c", 8, "--batch", BATCH, "--count", count]
     generate(topic, "--addr", made.master.grpc, "--topic", topic, *batches)
 
 
-def prepare(made: processes.Cluster, point: str, secs: float) -> list[object]:
+def prepare(made: Made, point: str, secs: float) -> list[object]:
     """Warm everything up; return the arguments of the run that is measured."""
     if point in SENDS:
         sends: list[object] = ["--addr", made.master.grpc, "--topic", "Raw", *SENDS[point]]
@@ -181,7 +215,7 @@ def figures(row: Row, used: dict[str, float]) -> Row:
     }
 
 
-def measure(made: processes.Cluster, point: str, secs: float) -> Row:
+def measure(made: Made, point: str, secs: float) -> Row:
     """Run one point; return rate, latencies and CPU a message by process."""
     pids = {process.name: process.pid for process in made.processes}
     arguments = prepare(made, point, secs)
@@ -196,7 +230,7 @@ def measure(made: processes.Cluster, point: str, secs: float) -> Row:
     return {"point": point, "redelivered": row.get("redelivered", 0), "bytes": stored} | figures(row, used)
 
 
-def verify(made: processes.Cluster) -> str:
+def verify(made: Made) -> str:
     """Stop the cluster and check its stores; return what is wrong with them, "" for nothing."""
     for process in reversed(made.processes):
         process.stop()
@@ -239,10 +273,13 @@ def run_mode(services: Path, lane: str, mode: str, args: argparse.Namespace) -> 
     processes.SERVICES = services
     os.environ["WHIMBREL_TEST_LANE"] = lane
     settings = FULL_SIZES | options
-    with (
-        scratch_directory(args.work) as scratch,
-        processes.Cluster(scratch, slaves=slaves, broker=settings) as made,
-    ):
+    with contextlib.ExitStack() as stack:
+        scratch = stack.enter_context(scratch_directory(args.work))
+        made: Made
+        if mode == ELECTED:
+            made = stack.enter_context(Elected(scratch, dict(settings)))
+        else:
+            made = stack.enter_context(processes.Cluster(scratch, slaves=slaves, broker=settings))
         made.wait_usable()
         rows = [{"mode": mode, **measure(made, point, args.secs)} for point in args.points]
         if not args.no_verify and (why := verify(made)):

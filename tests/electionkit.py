@@ -115,12 +115,12 @@ class ElectedGroup:
         common: dict[str, object] = {"role": "elected", "id": number, "store": store, "flush": flush}
         if self.trace_to:
             common["trace_to"] = self.trace_to
+        settings = SETTINGS | {"coordinator": "nameserver"} | settings
         broker = Process(
             self.root, "broker", f"broker-{number}",
-            **SETTINGS, **common, nameservers=[self.endpoint],
-            replication="majority", voters=voters, **({"coordinator": "nameserver"} | settings),
+            **common, nameservers=[self.endpoint], replication="majority", voters=voters, **settings,
         )  # fmt: skip
-        size = SETTINGS["commitlog_file_size"]
+        size = settings["commitlog_file_size"]
         replicator = Process(
             self.root, "replicator", f"replicator-{number}", **common, commitlog_file_size=size
         )

@@ -346,7 +346,10 @@ class MasterStore(MessageStore):
         end, stalled = before, ""
         while groups and groups[0][0] <= offset:
             group_end, runs, records, hashed, hashed_records = groups[0]
-            stalled = self.lack_of_room(runs)
+            for queue, entries, _ in runs:
+                if queue.max + len(entries) // UNIT_SIZE > queue.room:
+                    stalled = self.lack_of_room(runs)
+                    break
             if stalled:
                 break
             groups.popleft()
@@ -370,16 +373,12 @@ class MasterStore(MessageStore):
         return end != before
 
     def lack_of_room(self, runs: Sequence[PackedRun]) -> str:
-        """Return why the queues have no room for entries that are to be written now, "" where they have."""
-        for queue, entries, _ in runs:
-            if queue.max + len(entries) // UNIT_SIZE > queue.room:
-                wanted = [(each, len(packed) // UNIT_SIZE) for each, packed, _ in runs]
-                try:
-                    has_room = self.queues.reserve(wanted)
-                except StoreFull as error:
-                    return f"entries of committed messages wait: {error}"
-                return "" if has_room else "entries of committed messages wait: too many queues at a time"
-        return ""
+        """Make room for entries that are to be written now; return why there is none, "" where there is."""
+        try:
+            has_room = self.queues.reserve([(queue, len(entries) // UNIT_SIZE) for queue, entries, _ in runs])
+        except StoreFull as error:
+            return f"entries of committed messages wait: {error}"
+        return "" if has_room else "entries of committed messages wait: too many queues at a time"
 
     def take_uncommitted(self) -> None:
         """Find the numbers and entries of what the log holds beyond the commit offset, after a recovery.
