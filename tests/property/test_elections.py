@@ -206,7 +206,7 @@ class Group(RuleBasedStateMachine):
         one.machine.note_epoch(asker.machine.known_epoch)
         facts = self.facts(one)
         said = Suspicion(
-            silent=bool(one.machine.silent(facts)), epoch=max(one.machine.named_epoch, one.promised),
+            silent=one.machine.agrees(facts), epoch=max(one.machine.named_epoch, one.promised),
             last_epoch=facts.last_epoch, log_end=facts.end, votes=one.votes, seat=one.seat, group=GROUP,
             member=number,
         )  # fmt: skip

@@ -62,10 +62,13 @@ DISPLACED_AFTER_S = 2.0
 TROUBLE_S = (
     30.0  # a refused slave comes back every few seconds; when it no longer does, nothing is shown of it
 )
-LEADER_BEAT_MAX_NS = 1_500_000_000  # a broker whose beat is older tells members nothing any more
+# A broker whose beat is older tells members nothing any more. It beats every half second; one beat may be late
+# by as much. Longer stalls cost nothing but frames without a body: followers wait for 2 s and more after that.
+LEADER_BEAT_MAX_NS = 1_000_000_000
 # An elected leader tells members nothing either when for so long too few of them have reported: they would
-# not look for another one while a cut lets its frames through, and not their reports.
-QUORUM_S = 2.5
+# not look for another one while a cut lets its frames through, and not their reports. No longer than the
+# first of them waits (`broker/elections/machine.py` LEAST_SILENT_S): whom they ask must know by then.
+QUORUM_S = 2.0
 MASTER = 1  # what the page's `replica_role` says of a leader's replicator
 BROKER_APART_S = 0.1  # between two looks whether the broker of an elected leader lives
 REPEAT_S = 60.0  # the same refusal is logged once in so long, as is that there is no room

@@ -56,6 +56,9 @@ __all__ = ["Elector"]
 logger = logging.getLogger(__name__)
 
 LOOK_S = 0.1  # between two looks at the clock
+# A replicator that has not beaten for so long hangs; it beats every `WAKE_POLL_S`. Known before its followers
+# ask (`LEAST_SILENT_S`, less a beat of `BEAT_S`): its leader must not tell them then that it leads.
+REPLICA_BEAT_S = 1.5
 AGAIN_S = 0.5  # before a call that has failed to the coordinator, or a change of role, is tried again
 PROMISE_POLL_S = 0.02  # what a lost ring costs while a promise is waited for
 HANDED_BYTES_MAX = 16 << 20  # a member that lacks more is not handed over to
@@ -172,7 +175,8 @@ class Elector:
         if self.closed:
             raise NotReady("this broker is stopping")
         page, host = self.page, self.host
-        alive = self.bell.answers("replicator") and page.replica_alive(host.monotonic_ns())
+        beat_s = (host.monotonic_ns() - page.replica_beat_ns) / 1e9
+        alive = beat_s < REPLICA_BEAT_S and self.bell.answers("replicator")
         promised, promised_to = page.sealed
         leading = self.machine.owns_log
         return Facts(
@@ -209,7 +213,10 @@ class Elector:
         """Take a nameserver's answer."""
         self.members[nameserver] = members
         (self.unsettled.discard if settled else self.unsettled.add)(nameserver)
+        known = set(self.addresses.values())
         self.addresses |= {member.member_id: member.address for member in members if member.member_id}
+        for address in known.difference(self.addresses.values()):
+            self.peers.forget(address)
         self.look()
 
     def nameserver_lost(self, nameserver: str) -> None:
@@ -504,7 +511,7 @@ class Elector:
         facts, machine = self.facts(), self.machine
         machine.note_epoch(epoch)
         return Suspicion(
-            silent=bool(machine.silent(facts)),
+            silent=machine.agrees(facts),
             epoch=max(machine.named_epoch, facts.promised),
             last_epoch=facts.last_epoch,
             log_end=facts.end,

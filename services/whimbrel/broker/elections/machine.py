@@ -21,7 +21,7 @@ when somebody tries. The rules by number, with what happens where one is missing
 `tests/failover/rules.py`; `replicator/promises.py` keeps the promises, `produce/commit.py` counts copies.
 
 **When a member stands.** It has heard no leader for `silent_s`, which differs by member so that two seldom
-stand at once; or its stream has ended and no nameserver knows of a leader any more, which is so within
+stand at once, while those whom it asks agree after `LEAST_SILENT_S`; or its stream has ended and no nameserver knows of a leader any more, which is so within
 milliseconds of a kill; or the record says that the leader has resigned. In the last two cases it gives a
 member that it has just promised itself to `OPENING_S` to open its log. Then it asks all others (`Suspect`):
 enough of them must be silent as well, so that a member which alone is cut off disturbs nobody. One with a
@@ -85,6 +85,10 @@ __all__ = [
 
 SILENT_S: Final = 2.5  # without a frame of a leader, which sends one every half second
 SPREAD: Final = 0.2  # of it, more or less, by member
+# Who is asked agrees after the shortest of these times: only who asks has waited for its own. Else the
+# slowest of those that an election needs would decide when it begins.
+LEAST_SILENT_S: Final = SILENT_S * (1 - SPREAD)
+LED_S: Final = 1.0  # a member that hears no leader asks again so long after the leader said that it leads
 ASK_APART_S: Final = 0.1  # between two questions to the same member
 BETTER_S: Final = 1.5  # a member with a better log is given so long to stand
 PREFER_S: Final = 2.0  # as is the one that a candidate which resigned let go first
@@ -318,6 +322,7 @@ class Election:
             return self.gather(facts)
         if answer.member == record.leader and not answer.silent and answer.epoch >= record.epoch:
             self.follow(facts.now, f"member {answer.member} leads, or is about to")
+            self.quiet_since = facts.now - silent_s(self.member) + LED_S
             return []
         return self.ask(facts)
 
@@ -617,8 +622,16 @@ class Election:
 
     # Standing
 
-    def silent(self, facts: Facts) -> str:
-        """Return why we hear no leader; "" while there is, or may be, one."""
+    def agrees(self, facts: Facts) -> bool:
+        """Return whether a candidate that asks may count us among those that hear no leader."""
+        return bool(self.silent(facts, LEAST_SILENT_S))
+
+    def silent(self, facts: Facts, after_s: float | None = None) -> str:
+        """Return why we hear no leader; "" while there is, or may be, one.
+
+        Args:
+            after_s: without a frame of one; None: as long as it takes until we stand ourselves.
+        """
         if self.leads and not facts.seat:
             return f"the replicator of member {self.member} is gone"
         if self.leads and facts.alone:  # it has ceased to beat, and keeps nobody from standing
@@ -635,7 +648,8 @@ class Election:
         if not facts.connected and facts.leaderless and not promised_lately:
             return f"member {record.leader} is gone"
         quiet = now - max(facts.heard_at, self.quiet_since)
-        return f"member {record.leader} is silent for {quiet:.1f} s" if quiet >= silent_s(self.member) else ""
+        enough_s = silent_s(self.member) if after_s is None else after_s
+        return f"member {record.leader} is silent for {quiet:.1f} s" if quiet >= enough_s else ""
 
     def consider(self, facts: Facts) -> list[Action]:
         """Stand where it has to be."""
@@ -689,11 +703,10 @@ class Election:
         """Ask the others what they hear, and stand once enough of them hear no leader."""
         record, now = self.record, facts.now
         assert record is not None
-        if not (trigger := self.silent(facts)) or not self.may_stand(record, facts):
+        if not self.silent(facts) or not self.may_stand(record, facts):
             self.follow(now, self.why)
             self.quiet_since = float("-inf")  # nothing was heard that would have to be waited for
             return []
-        self.trigger = trigger
         quiet = {member for member, answer in self.suspicions.items() if answer.silent}
         better = [
             member

@@ -8,6 +8,8 @@ import pytest
 from whimbrel.broker.elections.machine import (
     BETTER_S,
     EPOCH_STEP_MAX,
+    LEAST_SILENT_S,
+    LED_S,
     OPENING_S,
     PREFER_S,
     REST_S,
@@ -115,6 +117,26 @@ def test_silence_makes_it_ask_and_enough_silent_others_make_it_stand() -> None:
     assert isinstance(swap, Swap)
     assert (swap.record.epoch, swap.record.leader, swap.record.voters) == (6, 1, RECORD.voters)
     assert "silent" in swap.record.history[0].why and swap.record.history[0].at_ms == FACTS.wall_ms
+
+
+def test_who_is_asked_agrees_sooner_than_it_would_stand() -> None:
+    found = election()
+    assert LEAST_SILENT_S <= min(map(silent_s, range(1, 64)))
+    assert not found.agrees(replace(FACTS, now=99.9 + LEAST_SILENT_S))
+    late = replace(FACTS, now=100.0 + LEAST_SILENT_S)
+    assert found.agrees(late) and not found.silent(late) and found.tick(late) == []
+    assert not leading().agrees(replace(GONE, now=200.0))
+
+
+def test_a_leader_that_says_that_it_leads_is_asked_again_soon() -> None:
+    found = election()
+    late = replace(FACTS, now=100.0 + silent_s(1))
+    found.tick(late)
+    assert found.suspected(suspicion(2, silent=False), late) == []
+    assert found.state is State.FOLLOWING and not found.agrees(late)
+    assert found.tick(replace(late, now=late.now + LED_S - 0.01)) == []
+    again = replace(late, now=late.now + LED_S)
+    assert found.tick(again) == [AskSuspicions((2, 3))] and found.agrees(again)
 
 
 def test_a_leader_that_is_gone_is_not_waited_for() -> None:
