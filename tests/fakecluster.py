@@ -84,6 +84,7 @@ class FakeCluster:
         self.writable = True
         self.master_registered = True
         self.unsettled = 0  # so many of the next answers say that the nameserver is not settled
+        self.first_port = 0  # of an address that routes name before the broker's own; 0: none
         self.auto_create = False  # whether routes of unknown topics are those of topics to be made
         self.parked: list[Deferred[Any]] = []
         self.turn = 0
@@ -199,6 +200,7 @@ class FakeCluster:
 
     def queue(self, topic: str, queue_id: int) -> Any:
         host, _, port = self.address.rpartition(":")
+        ports = [each for each in (self.first_port, int(port)) if each]
         return v2.MessageQueue(
             topic=v2.Resource(name=topic),
             id=queue_id,
@@ -206,7 +208,9 @@ class FakeCluster:
             broker=v2.Broker(
                 name="broker-a",
                 id=0,
-                endpoints=v2.Endpoints(scheme=v2.IPv4, addresses=[v2.Address(host=host, port=int(port))]),
+                endpoints=v2.Endpoints(
+                    scheme=v2.IPv4, addresses=[v2.Address(host=host, port=each) for each in ports]
+                ),
             ),
             accept_message_types=[v2.NORMAL],
         )

@@ -41,9 +41,11 @@ from whimbrel.rpc.api.convert import ClientSettings
 __all__ = ["Consumer", "Handler"]
 
 SLICE_S = 1.0  # how long `receive` waits at one of several brokers before it asks the next
-# A broker that hangs is noticed when a poll's deadline passes; where other members can be asked, soon.
-MEMBER_POLL_S = 5.0
 POLL_MARGIN_S = 3.0  # a poll's deadline lies this far behind its waiting time, as the official SDKs have it
+# A broker that hangs is noticed when a poll's deadline passes. Where other members can be asked that is so
+# after 4.5 s: about as long as a send waits (`producer.py` MEMBER_TIMEOUT_S), and an election takes.
+MEMBER_POLL_S = 2.5
+MEMBER_MARGIN_S = 2.0
 
 logger = logging.getLogger(__name__)
 
@@ -320,9 +322,9 @@ class Consumer(BaseClient):
     async def poll(
         self, queue: Queue, count: int, wait_s: float, invisible_s: float | None, attempt_id: str = ""
     ) -> list[ReceivedMessage]:
-        endpoint = self.session.endpoint(queue)
+        endpoint, margin_s = self.session.endpoint(queue), POLL_MARGIN_S
         if len(queue.endpoints) > 1:
-            wait_s = min(wait_s, MEMBER_POLL_S)
+            wait_s, margin_s = min(wait_s, MEMBER_POLL_S), MEMBER_MARGIN_S
         call = calls.receive_messages(
             queue,
             self.group,
@@ -334,7 +336,7 @@ class Consumer(BaseClient):
             namespace=self.namespace,
         )
         began_ns = time.time_ns()
-        messages = await self.session.call(endpoint, call, wait_s + POLL_MARGIN_S)
+        messages = await self.session.call(endpoint, call, wait_s + margin_s)
         self.spans.received(queue.topic, messages, began_ns)
         return messages
 

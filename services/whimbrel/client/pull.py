@@ -3,6 +3,9 @@
 A broker that should not serve a reader (the data has left its memory) suggests another broker of its group in
 the trailing metadata of a pull. The consumer then asks that one for this queue, until another is suggested or
 it can't be asked; then it goes back to the master.
+
+Where a route names several members, a pull that waits asks for a short time again and again: one that hangs
+is noticed when the deadline of such a call has passed, and the next pull goes to another one.
 """
 
 import asyncio
@@ -10,7 +13,7 @@ import logging
 import time
 from collections.abc import AsyncIterator
 
-from whimbrel.client.consumer import POLL_MARGIN_S
+from whimbrel.client.consumer import MEMBER_MARGIN_S, MEMBER_POLL_S, POLL_MARGIN_S
 from whimbrel.client.options import ConsumerOptions
 from whimbrel.client.retry import decide
 from whimbrel.client.session import BaseClient, Session
@@ -87,7 +90,24 @@ class PullConsumer(BaseClient):
             IllegalOffset: the offset lies outside the queue.
             WhimbrelError: no broker could be asked.
         """
+        end = time.monotonic() + wait_s
+        while True:
+            began = time.monotonic()
+            left_s = max(0.0, end - began)
+            result = await self.pull_once(queue, offset, count, left_s, expression, follow)
+            has_waited = time.monotonic() - began > min(left_s, MEMBER_POLL_S) / 2  # else it waits for nobody
+            again = len(queue.endpoints) > 1 and has_waited and time.monotonic() < end
+            if result.messages or result.next_offset != offset or not again:
+                return result
+
+    async def pull_once(
+        self, queue: Queue, offset: int, count: int, wait_s: float, expression: Filter, follow: bool
+    ) -> PullResult:
+        """Read once; where other members can be asked, wait for `MEMBER_POLL_S` at most."""
         endpoint, suggested = await self.endpoint(queue) if follow else (self.session.endpoint(queue), False)
+        margin_s = POLL_MARGIN_S
+        if len(queue.endpoints) > 1:
+            wait_s, margin_s = min(wait_s, MEMBER_POLL_S), MEMBER_MARGIN_S
         call = calls.pull_messages(
             queue,
             self.group,
@@ -99,13 +119,13 @@ class PullConsumer(BaseClient):
         )
         began_ns = time.time_ns()
         try:
-            result = await self.session.call(endpoint, call, wait_s + POLL_MARGIN_S)
+            result = await self.session.call(endpoint, call, wait_s + margin_s)
         except WhimbrelError as error:
             if not suggested or not (error.retry or isinstance(error, Unavailable)):
                 raise
             logger.info("%s was suggested for %s and can't be asked: %s", endpoint, queue.topic, error)
             self.suggested.pop(key(queue), None)
-            result = await self.session.call(self.session.endpoint(queue), call, wait_s + POLL_MARGIN_S)
+            result = await self.session.call(self.session.endpoint(queue), call, wait_s + margin_s)
         self.spans.received(queue.topic, result.messages, began_ns)
         if follow:
             if result.suggested_broker_id != queue.broker_id:

@@ -62,8 +62,8 @@ DISPLACED_AFTER_S = 2.0
 TROUBLE_S = (
     30.0  # a refused slave comes back every few seconds; when it no longer does, nothing is shown of it
 )
-# A broker whose beat is older tells members nothing any more. It beats every half second; one beat may be late
-# by as much. Longer stalls cost nothing but frames without a body: followers wait for 2 s and more after that.
+# A broker whose beat is older tells members nothing any more. It beats every half second, and one beat may be
+# late by as much. Longer stalls cost frames without a body: followers wait for 2 s and more after that.
 LEADER_BEAT_MAX_NS = 1_000_000_000
 # An elected leader tells members nothing either when for so long too few of them have reported: they would
 # not look for another one while a cut lets its frames through, and not their reports. No longer than the

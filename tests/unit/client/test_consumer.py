@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import socket
 from collections.abc import AsyncIterator
 
 import pytest
@@ -16,6 +17,8 @@ from whimbrel.client import (
     ReceivedMessage,
     RetryPolicy,
     SqlFilter,
+    consumer,
+    producer,
 )
 from whimbrel.client.subscription_loop import SubscriptionLoop
 from whimbrel.errors import (
@@ -117,6 +120,23 @@ async def test_a_failed_acknowledgement_is_repeated() -> None:
         cluster.failures["AckMessage"] += [v2.INTERNAL_SERVER_ERROR, Unavailable("restarting")]
         await consumer.ack(message)
         assert cluster.acked == [message.message_id]
+
+
+def test_a_member_that_hangs_costs_no_more_than_five_seconds() -> None:
+    assert consumer.MEMBER_POLL_S + consumer.MEMBER_MARGIN_S < 5 and producer.MEMBER_TIMEOUT_S < 5
+
+
+@pytest.mark.parametrize("wait_s", [0.0, 20.0])
+async def test_another_member_is_asked_where_one_does_not_answer(
+    wait_s: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(consumer, "MEMBER_POLL_S", 0.1)
+    monkeypatch.setattr(consumer, "MEMBER_MARGIN_S", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as hanging:
+        async with filled(1) as cluster, Consumer(cluster.address, "g", ["t"], options=FAST) as consuming:
+            cluster.first_port = hanging.getsockname()[1]
+            async with asyncio.timeout(10):
+                assert [message.body for message in await consuming.receive(wait_s=wait_s)] == [b"0"]
 
 
 async def test_closing_under_a_waiting_receive_is_an_error_and_no_cancellation() -> None:

@@ -1,10 +1,15 @@
 """The reader against fake clusters: offsets, streams, and the way to a suggested slave."""
 
+import asyncio
+import socket
+from typing import Any
+
 import pytest
 
 from fakecluster import FakeCluster, running
-from whimbrel.client import ConsumerOptions, Message, Producer, PullConsumer, RetryPolicy
-from whimbrel.errors import IllegalOffset
+from whimbrel.client import ConsumerOptions, Message, Producer, PullConsumer, RetryPolicy, pull
+from whimbrel.errors import IllegalOffset, RequestTimeout
+from whimbrel.model.message import PullResult
 from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as v2
 
 FAST = ConsumerOptions(retry=RetryPolicy(initial_s=0.001, max_s=0.002))
@@ -24,6 +29,45 @@ async def test_a_pull_reads_from_an_offset_on_and_says_where_to_go_on() -> None:
         assert [message.body for message in result.messages] == [b"1", b"2"]
         assert result.next_offset == 3
         assert result.messages[0].receipt_handle == ""
+
+
+async def test_a_pull_that_waits_goes_on_at_another_member_where_one_does_not_answer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(pull, "MEMBER_POLL_S", 0.1)
+    monkeypatch.setattr(pull, "MEMBER_MARGIN_S", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as hanging:
+        async with running() as cluster, PullConsumer(cluster.address, "g", options=FAST) as reader:
+            await fill(cluster, 3)
+            cluster.first_port = hanging.getsockname()[1]
+            (queue,) = await reader.queues("t")
+            async with asyncio.timeout(10):
+                with pytest.raises(RequestTimeout, match="no answer"):
+                    await reader.pull(queue, 0, wait_s=20)
+                assert (await reader.pull(queue, 0, wait_s=20)).next_offset == 3
+                # Who answers at once that there is nothing does not wait, and is not asked again and again.
+                assert (await reader.pull(queue, 3, wait_s=20)).messages == ()
+            assert cluster.count("PullMessage") == 2
+
+
+async def test_a_pull_waits_on_by_short_calls_where_there_are_other_members(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(pull, "MEMBER_POLL_S", 0.05)
+    async with running() as cluster, PullConsumer(cluster.address, "g", options=FAST) as reader:
+        await fill(cluster, 1)
+        cluster.first_port = int(cluster.address.rpartition(":")[2])  # the same broker twice
+        (queue,) = await reader.queues("t")
+        asked = []
+
+        async def wait(*arguments: Any) -> PullResult:
+            asked.append(arguments[3])
+            await asyncio.sleep(0.05)
+            return PullResult(messages=(), next_offset=1)
+
+        monkeypatch.setattr(reader, "pull_once", wait)
+        assert (await reader.pull(queue, 1, wait_s=0.2)).next_offset == 1
+        assert len(asked) >= 2 and asked[0] > asked[-1] > 0
 
 
 async def test_an_offset_outside_the_queue_is_an_error_of_its_own() -> None:

@@ -33,13 +33,16 @@ from whimbrel.broker.elections.machine import (
     Facts,
     Open,
     Promise,
+    ReadRecord,
+    StartStream,
     State,
+    StopStream,
     Swap,
 )
 from whimbrel.broker.elections.operations import Operations
 from whimbrel.broker.elections.peers import CALL_S, Peers
 from whimbrel.broker.options import BrokerOptions
-from whimbrel.errors import BadRequest, NotMaster, NotReady, WhimbrelError
+from whimbrel.errors import BadRequest, ClientError, NotMaster, NotReady, PeerError, WhimbrelError
 from whimbrel.machine import Machine
 from whimbrel.model.elections import SealAnswer, Suspicion
 from whimbrel.model.group_record import NOBODY, VOTERS_MAX, GroupRecord
@@ -269,8 +272,10 @@ class Elector:
             except WhimbrelError as error:
                 self.trouble = trouble_of(error)
                 self.tell(self.trouble)
+                self.answered(error)
                 await asyncio.sleep(AGAIN_S)
                 continue
+            self.answered()
             lost = record is None and self.machine.record is not None
             trouble = self.coordinator.trouble
             self.trouble = trouble and f"the coordinator can't be used: {trouble}"
@@ -307,6 +312,10 @@ class Elector:
             elif isinstance(action, AskSeals):
                 for member in action.members:
                     self.ask(("seal", member), self.ask_seal(member, action.epoch))
+            elif isinstance(action, ReadRecord):
+                self.ask(("read", NOBODY), self.read_record())
+            elif isinstance(action, StopStream | StartStream):
+                self.stream(on=isinstance(action, StartStream))
             else:
                 self.spawn(self.do(action))
 
@@ -363,6 +372,9 @@ class Elector:
                 done, record, revision = await self.coordinator.swap(action.record, action.revision)
             except WhimbrelError as error:
                 self.tell(trouble_of(error))
+                self.answered(error)
+            else:
+                self.answered()
             self.feed(self.machine.swapped(done, record, revision, self.facts()))
         elif isinstance(action, Promise):
             answer = await self.promise(action.epoch, action.candidate)
@@ -388,9 +400,25 @@ class Elector:
             answer = await self.peers.call(address, outbound)
         except WhimbrelError as error:
             logger.debug("member %d at %s: %s", member, address, error)
+            self.answered(error)
             return
         if answer.member == member:
             self.feed(self.machine.suspected(answer, self.facts()))
+
+    async def read_record(self) -> None:
+        """Ask the coordinator for the record."""
+        try:
+            record, revision = await self.coordinator.read()
+        except WhimbrelError as error:
+            self.answered(error)
+            return
+        self.answered()
+        self.feed(self.machine.learned(record, revision, self.facts()))
+
+    def answered(self, error: WhimbrelError | None = None) -> None:
+        """Note that a member or the coordinator has answered, unless that is what the error says."""
+        if not isinstance(error, ClientError | PeerError):
+            self.feed(self.machine.reached(self.host.monotonic()))
 
     async def ask_seal(self, member: int, epoch: int) -> None:
         """Ask a member for its seal."""
@@ -498,6 +526,14 @@ class Elector:
     def set_replica_role(self, role: BrokerRole) -> None:
         """Tell the replicator beside what it is."""
         self.page.replica_role = REPLICA_ROLES[role]
+        self.bell.ring("replicator")
+
+    def stream(self, *, on: bool) -> None:
+        """Have the replicator feed nobody while this broker leads, or the others again."""
+        page = self.page
+        if on and (self.term is None or page.leader_epoch != self.term.epoch):
+            return  # the log is given back, or about to be
+        page.leader_log = page.epoch if on else 0
         self.bell.ring("replicator")
 
     # What others ask

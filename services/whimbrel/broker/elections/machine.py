@@ -21,11 +21,11 @@ when somebody tries. The rules by number, with what happens where one is missing
 `tests/failover/rules.py`; `replicator/promises.py` keeps the promises, `produce/commit.py` counts copies.
 
 **When a member stands.** It has heard no leader for `silent_s`, which differs by member so that two seldom
-stand at once, while those whom it asks agree after `LEAST_SILENT_S`; or its stream has ended and no nameserver knows of a leader any more, which is so within
-milliseconds of a kill; or the record says that the leader has resigned. In the last two cases it gives a
-member that it has just promised itself to `OPENING_S` to open its log. Then it asks all others (`Suspect`):
-enough of them must be silent as well, so that a member which alone is cut off disturbs nobody. One with a
-better log is left to stand itself, for `BETTER_S`.
+stand at once, while those whom it asks agree after `LEAST_SILENT_S`; or its stream has ended and no
+nameserver knows of a leader any more, which is so within milliseconds of a kill; or the record says that the
+leader has resigned. In the last two cases it gives a member that it has just promised itself to `OPENING_S`
+to open its log. Then it asks all others (`Suspect`): enough of them must be silent as well, so that a member
+which alone is cut off disturbs nobody. One with a better log is left to stand itself, for `BETTER_S`.
 
 Where `copies_min` says so, a leader takes a voter out that has been away for `OUT_S`, one at a time, by such
 a change: as long as `copies_min` copies still commit, and enough of the present voters are there to seal it.
@@ -51,6 +51,15 @@ names them; as they follow they cut what the new leader lacks, which is kept (`r
 **A store may be emptied** at an operator's request (`emptying`): the member keeps its promises, and does not
 vote until it has all that is committed (R9), as after a power cut that left nothing. It must not be standing
 meanwhile: the log that it was to lead with is gone.
+
+**A leader that reaches nobody** tells no follower that it leads (`isolated`). Followers hear its replicator,
+which may be on another host or in another container than the broker: while the broker alone is cut off they
+would hear a leader that no client reaches. So a leader asks all other members every `CONTACT_APART_S`, and
+the coordinator too once none of them has answered. Where for `ISOLATED_S` nobody has, and `CONTACTS` rounds
+were asked in it, its replicator ends the streams, and the others elect. It leads on until they have: one
+answer of anybody, a refusal too, and the streams begin again. A coordinator that is away costs no leader
+whose members answer, members that are away none whose coordinator does; where all are away nobody could be
+elected, and little be committed. What is safe does not depend on it: without streams it only commits nothing.
 
 **Voters change** by a new epoch of the leader's, whose record keeps the prior ones (R10). It gathers seals of
 both, and has the prior ones forgotten once enough of the new ones have adopted its epoch (`Facts.adopted`): a
@@ -78,7 +87,10 @@ __all__ = [
     "Facts",
     "Open",
     "Promise",
+    "ReadRecord",
+    "StartStream",
     "State",
+    "StopStream",
     "Swap",
     "silent_s",
 ]
@@ -96,6 +108,10 @@ OPENING_S: Final = 2.0  # a member that we have promised ourselves to opens its 
 SEALING_S: Final = 2.0  # then a candidate gives up
 REST_S: Final = 5.0  # a member that could not open its log leaves others as long to stand
 OUT_S: Final = 15.0  # a voter that is away for so long may be taken out
+# Between two rounds of questions of a leader that only has to know whether it reaches anybody.
+CONTACT_APART_S: Final = 0.5
+ISOLATED_S: Final = 1.5  # without an answer of anybody; more than the second by which a busy machine is late
+CONTACTS: Final = 3  # rounds without an answer, too: a broker that has slept itself has not asked
 REPLICA_GONE_S: Final = 1.0  # a leader resigns whose replicator is away for longer than a restart takes
 # What others say of epochs raises ours by no more at a time. Each epoch stands in the record before anybody
 # promises it, so only the record of a coordinator that was set back is further behind.
@@ -204,7 +220,22 @@ class Close:
     why: str
 
 
-Action = AskSuspicions | AskSeals | Swap | Promise | Open | Close
+@dataclass(frozen=True, slots=True)
+class ReadRecord:
+    """Ask the coordinator for the record; `reached` and `learned` take the answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class StopStream:
+    """Have the replicator beside feed nobody, though we lead."""
+
+
+@dataclass(frozen=True, slots=True)
+class StartStream:
+    """Have it feed the others again."""
+
+
+Action = AskSuspicions | AskSeals | Swap | Promise | Open | Close | ReadRecord | StopStream | StartStream
 
 
 def silent_s(member: int) -> float:
@@ -252,6 +283,10 @@ class Election:
     present_at: dict[int, float] = field(
         default_factory=dict
     )  # when members were connected last; of a leader
+    reached_at: float = float("-inf")  # when somebody answered last; of a leader
+    contact_at: float = float("-inf")  # when it asked last whether anybody does
+    unanswered: int = 0  # rounds of such questions since anybody has answered
+    isolated: bool = False  # it leads, and reaches nobody
 
     @property
     def epoch(self) -> int:
@@ -290,7 +325,8 @@ class Election:
         if self.state is State.SEALING:
             return self.ask_seals(facts)
         if self.state is State.LEADING:
-            return self.look_at_replica(facts) or self.forget_prior(facts) or self.take_out(facts)
+            wanted = self.look_at_replica(facts) or self.forget_prior(facts) or self.take_out(facts)
+            return [*self.keep_contact(facts), *wanted]
         return []
 
     def learned(self, record: GroupRecord | None, revision: int, facts: Facts) -> list[Action]:
@@ -315,7 +351,7 @@ class Election:
         """A member has answered what it hears."""
         self.note_epoch(answer.epoch)
         if self.state not in (State.GATHERING, State.ASKING):
-            return []
+            return self.reached(facts.now)
         self.suspicions[answer.member] = answer
         record = self.record
         if self.state is State.GATHERING or record is None:
@@ -371,6 +407,7 @@ class Election:
         """The log is ours, and our epoch begun in it."""
         self.go(State.LEADING, facts.now)
         self.why, self.replica_at, self.present_at = "", facts.now, {}
+        self.reached_at, self.unanswered, self.isolated = facts.now, 0, False
         return [] if self.record is None else self.deposed(self.record)
 
     def open_failed(self, facts: Facts) -> None:
@@ -459,6 +496,41 @@ class Election:
         self.asked_at = facts.now
         return [Swap(record.resigned(NOBODY), self.revision)]
 
+    # Contact
+
+    def keep_contact(self, facts: Facts) -> list[Action]:
+        """Ask whether anybody answers, and tell nobody that we lead where nobody does."""
+        record, now = self.record, facts.now
+        others = () if record is None else tuple(sorted(record.members - {self.member}))
+        if not others:
+            return []
+        actions: list[Action] = []
+        silent_for_s = now - self.reached_at
+        if not self.isolated and self.unanswered >= CONTACTS and silent_for_s >= ISOLATED_S:
+            self.isolated = True
+            self.why = (
+                "neither the coordinator nor another member answers: it lets the others elect a leader, and"
+                " leads on until they have"
+            )
+            actions.append(StopStream())
+        if now - self.contact_at >= CONTACT_APART_S:
+            actions.append(AskSuspicions(others))
+            if self.unanswered:
+                actions.append(ReadRecord())
+            self.contact_at, self.unanswered = now, self.unanswered + 1
+        return actions
+
+    def reached(self, now: float) -> list[Action]:
+        """A member or the coordinator has answered, if only by a refusal."""
+        self.reached_at, self.unanswered = now, 0
+        if not self.isolated:
+            return []
+        self.isolated = False
+        if self.state is not State.LEADING:
+            return []
+        self.why = ""
+        return [StartStream()]
+
     # Voters
 
     def change_voters(self, voters: Voters, facts: Facts) -> tuple[str, list[Action]]:
@@ -490,6 +562,8 @@ class Election:
     def take_out(self, facts: Facts) -> list[Action]:
         """Have a voter vote no longer that has been away for long, where that is wanted."""
         record, now = self.record, facts.now
+        if record is not None and self.isolated:  # it has ended the streams: nobody is said to be away
+            self.present_at |= dict.fromkeys(record.members, now)
         self.present_at |= dict.fromkeys(facts.present, now)
         if not self.copies_min or record is None or self.change is not None or record.paused:
             return []
@@ -636,6 +710,8 @@ class Election:
             return f"the replicator of member {self.member} is gone"
         if self.leads and facts.alone:  # it has ceased to beat, and keeps nobody from standing
             return f"too few members report to member {self.member}"
+        if self.leads and self.isolated:
+            return f"member {self.member} reaches nobody"
         if self.leads or self.state in (State.SWAPPING, State.SEALING) or self.change is not None:
             return ""
         record, now = self.record, facts.now

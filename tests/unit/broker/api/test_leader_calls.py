@@ -392,19 +392,32 @@ async def test_a_receive_that_is_cut_off_goes_to_the_next_leader() -> None:
     assert codes(answer) == [v2.OK]
 
 
-async def test_a_leader_that_hangs_loses_its_receives_to_the_next_one_and_keeps_its_sends() -> None:
+async def test_a_leader_that_hangs_loses_its_receives_to_the_next_one_and_other_calls_fail() -> None:
     member = Member("a:1")
     member.call("ReceiveMessage")
+    sent, asked = member.call("SendMessage"), member.call("GetOffset")
+    await member.settle()
+    member.calls.follow("b:1")
+    await member.settle(STALE_S - 0.1)
+    assert len(member.far.calls) == 3 and not sent.done
+    await member.settle(0.2)
+    assert member.far.asked[3:] == ["b:1 ReceiveMessage"]
+    assert all(each.cancelled() for each in member.far.answers[:3])
+    assert isinstance(sent.error, LeaderAway) and "leads no longer" in str(sent.error)
+    assert asked.done and asked.error is None  # served here
+    assert len(member.calls.under_way) == 1
+    await member.calls.close("over")
+
+
+async def test_a_leader_that_answers_late_and_before_it_is_left_is_believed() -> None:
+    member = Member("a:1")
     sent = member.call("SendMessage")
     await member.settle()
     member.calls.follow("b:1")
     await member.settle(STALE_S - 0.1)
-    assert len(member.far.calls) == 2
-    await member.settle(0.2)
-    assert member.far.asked[2:] == ["b:1 ReceiveMessage"] and member.far.answers[0].cancelled()
-    member.far.answer(response("SendMessage"), 1)
-    await member.settle()
-    assert codes(sent) == [v2.OK]
+    member.far.answer(response("SendMessage"))
+    await member.settle(1.0)
+    assert codes(sent) == [v2.OK] and len(member.far.calls) == 1
     await member.calls.close("over")
 
 

@@ -7,13 +7,17 @@ import pytest
 
 from whimbrel.broker.elections.machine import (
     BETTER_S,
+    CONTACT_APART_S,
+    CONTACTS,
     EPOCH_STEP_MAX,
+    ISOLATED_S,
     LEAST_SILENT_S,
     LED_S,
     OPENING_S,
     PREFER_S,
     REST_S,
     SEALING_S,
+    Action,
     AskSeals,
     AskSuspicions,
     Close,
@@ -21,7 +25,10 @@ from whimbrel.broker.elections.machine import (
     Facts,
     Open,
     Promise,
+    ReadRecord,
+    StartStream,
     State,
+    StopStream,
     Swap,
     silent_s,
 )
@@ -93,6 +100,12 @@ def leading() -> Election:
     return found
 
 
+def ticked(found: Election, facts: Facts) -> list[Action]:
+    """Return what a leader that reaches its coordinator does besides asking whether others answer."""
+    found.reached(facts.now)
+    return [action for action in found.tick(facts) if not isinstance(action, AskSuspicions)]
+
+
 def test_a_member_that_hears_its_leader_does_nothing() -> None:
     found = election()
     for second in range(20):
@@ -149,7 +162,7 @@ def test_a_leader_that_is_cut_off_from_its_followers_keeps_none_from_standing() 
     found = leading()
     assert not found.silent(replace(GONE, now=200))
     assert "too few" in found.silent(replace(GONE, now=200, alone=True))
-    assert found.tick(replace(GONE, now=200, alone=True)) == []  # it leads on until another one does
+    assert ticked(found, replace(GONE, now=200, alone=True)) == []  # it leads on until another one does
     follower = election()
     late = replace(FACTS, now=100.0 + silent_s(1))
     follower.tick(late)
@@ -386,6 +399,83 @@ def test_a_late_answer_to_an_earlier_candidacy_leads_nowhere() -> None:
     assert found.state.value == "following"
 
 
+class TestALeaderThatReachesNobody:
+    """Its broker alone is cut off, while its replicator, which members hear, is not."""
+
+    ASK, READ = AskSuspicions((2, 3)), ReadRecord()
+
+    @staticmethod
+    def after(seconds: float, **values: Any) -> Facts:
+        return replace(GONE, now=100.0 + seconds, **values)
+
+    def isolated(self) -> Election:
+        found = leading()
+        for second in (0.0, 0.5, 1.0):
+            found.tick(self.after(second))
+        assert found.tick(self.after(ISOLATED_S)) == [StopStream(), self.ASK, self.READ]
+        return found
+
+    def test_asks_the_others_and_then_the_coordinator(self) -> None:
+        found = leading()
+        assert found.tick(self.after(0.0)) == [self.ASK]
+        assert found.tick(self.after(CONTACT_APART_S - 0.1)) == []
+        assert found.tick(self.after(CONTACT_APART_S)) == [self.ASK, self.READ]
+        assert found.suspected(suspicion(3), self.after(CONTACT_APART_S)) == []
+        assert found.tick(self.after(2 * CONTACT_APART_S)) == [self.ASK]
+
+    def test_ends_the_streams_and_leads_on(self) -> None:
+        found = self.isolated()
+        assert found.state is State.LEADING and "neither" in found.why
+        assert "reaches nobody" in found.silent(self.after(2)) and found.agrees(self.after(2))
+        assert found.tick(self.after(1.9)) == [] and found.tick(self.after(2)) == [self.ASK, self.READ]
+
+    @pytest.mark.parametrize("who", ["a member", "the coordinator"])
+    def test_begins_them_again_when_anybody_answers(self, who: str) -> None:
+        found = self.isolated()
+        answered = self.after(60.0)
+        if who == "a member":
+            assert found.suspected(suspicion(3), answered) == [StartStream()]
+        else:
+            assert found.reached(answered.now) == [StartStream()]
+        assert not found.silent(answered) and not found.why
+        assert found.reached(answered.now) == []
+
+    def test_goes_on_while_anybody_answers(self) -> None:
+        for who in ("a member", "the coordinator"):
+            found = leading()
+            for tenth in range(200):
+                facts = self.after(tenth / 10)
+                assert StopStream() not in found.tick(facts)
+                if tenth % 14 == 0:
+                    found.suspected(suspicion(3), facts) if who == "a member" else found.reached(facts.now)
+        alone = tuple(voter for voter in RECORD.voters if voter[0] == 1)
+        single = leading()
+        single.record = replace(RECORD, epoch=6, leader=1, voters=alone, acks=1)
+        assert not any(single.tick(self.after(second)) for second in range(20))
+
+    def test_a_broker_that_has_slept_asks_first(self) -> None:
+        found = leading()
+        found.tick(self.after(0.0))
+        found.reached(100.1)
+        for tenth in range(CONTACTS):
+            assert StopStream() not in found.tick(self.after(60.0 + tenth * CONTACT_APART_S))
+
+    def test_a_leader_of_another_epoch_begins_anew(self) -> None:
+        found = self.isolated()
+        found.learned(replace(RECORD, epoch=7, leader=3), 9, self.after(3))
+        assert found.state.value == "closing"
+        assert found.reached(104.0) == []  # there is no stream to begin again
+        assert not found.isolated
+
+    def test_takes_nobody_out_meanwhile(self) -> None:
+        found = self.isolated()
+        found.copies_min = 1
+        for second in range(2, 40):
+            assert not [a for a in found.tick(self.after(second)) if isinstance(a, Swap)]
+        assert found.reached(140.0) == [StartStream()]
+        assert ticked(found, self.after(41, present=frozenset())) == []  # they come back in a moment
+
+
 class TestOtherVoters:
     VOTERS = tuple((member, SEATS[member]) for member in (1, 2, 4))
 
@@ -415,8 +505,8 @@ class TestOtherVoters:
         found.sealed(seal(2, 7), GONE)
         found.opened(GONE)
         later = replace(GONE, now=200.0)
-        assert found.tick(later) == []
-        (forget,) = found.tick(replace(later, adopted=1))
+        assert ticked(found, later) == []
+        (forget,) = ticked(found, replace(later, adopted=1))
         assert isinstance(forget, Swap) and not forget.record.prior and forget.record.leader == 1
 
     def test_nothing_else_changes_meanwhile_and_who_leads_stays_a_voter(self) -> None:
@@ -435,7 +525,7 @@ class TestOtherVoters:
     def test_a_leader_that_votes_no_longer_resigns_when_the_change_is_done(self) -> None:
         found = leading()
         found.learned(replace(RECORD, epoch=6, leader=1, voters=self.VOTERS[1:], acks=2), 9, GONE)
-        (swap,) = found.tick(replace(GONE, now=200.0))
+        (swap,) = ticked(found, replace(GONE, now=200.0))
         assert isinstance(swap, Swap) and swap.record.leader == NOBODY
 
 
@@ -614,8 +704,8 @@ def test_the_loss_is_over_once_enough_have_adopted_an_epoch() -> None:
     found.learned(record, 9, GONE)
     assert "not done yet" in found.change_voters(RECORD.voters, GONE)[0]
     later = replace(GONE, now=110.0)
-    assert found.tick(later) == []
-    (swap,) = found.tick(replace(later, adopted=1))
+    assert ticked(found, later) == []
+    (swap,) = ticked(found, replace(later, adopted=1))
     assert isinstance(swap, Swap) and swap.record == replace(record, loss=0)
 
 
@@ -654,8 +744,8 @@ def surviving(copies_min: int, voters: int) -> tuple[Election, Facts]:
 def test_a_survivor_takes_out_who_is_away_where_so_few_copies_may_commit() -> None:
     found, facts = surviving(1, 2)
     for second in range(1, 15):
-        assert found.tick(replace(facts, now=100.0 + second)) == []
-    (swap,) = found.tick(replace(facts, now=115.0))
+        assert ticked(found, replace(facts, now=100.0 + second)) == []
+    (swap,) = ticked(found, replace(facts, now=115.0))
     assert isinstance(swap, Swap)
     record = swap.record
     assert (record.voters, record.acks, record.prior, record.out) == (((1, SEATS[1]),), 1, BOTH, (2,))
@@ -666,7 +756,7 @@ def test_a_survivor_takes_out_who_is_away_where_so_few_copies_may_commit() -> No
     (opening,) = found.promised(seal(1, 7), facts)
     assert opening == Open(record), "the survivor's seal is enough of both"
     found.opened(facts)
-    (swap,) = found.tick(replace(facts, now=130.0))
+    (swap,) = ticked(found, replace(facts, now=130.0))
     assert isinstance(swap, Swap) and swap.record == replace(record, prior=(), prior_acks=0)
     found.swapped(True, swap.record, 22, facts)
     why, (swap,) = found.change_voters(BOTH, replace(facts, now=140.0))
@@ -680,15 +770,15 @@ def test_a_survivor_takes_out_who_is_away_where_so_few_copies_may_commit() -> No
 def test_nobody_is_taken_out_otherwise(copies_min: int, voters: int, present: tuple[int, ...]) -> None:
     found, facts = surviving(copies_min, voters)
     for second in range(1, 40):
-        assert found.tick(replace(facts, now=100.0 + second, present=frozenset(present))) == []
+        assert ticked(found, replace(facts, now=100.0 + second, present=frozenset(present))) == []
 
 
 def test_one_is_taken_out_at_a_time_and_who_comes_back_is_not() -> None:
     found, facts = surviving(2, 5)
     for second in range(1, 10):
-        assert found.tick(replace(facts, now=100.0 + second, present=frozenset({2, 3, 4}))) == []
+        assert ticked(found, replace(facts, now=100.0 + second, present=frozenset({2, 3, 4}))) == []
     for second in range(10, 15):
-        assert found.tick(replace(facts, now=100.0 + second, present=frozenset({2, 3}))) == []
-    (swap,) = found.tick(replace(facts, now=115.0, present=frozenset({2, 3})))
+        assert ticked(found, replace(facts, now=100.0 + second, present=frozenset({2, 3}))) == []
+    (swap,) = ticked(found, replace(facts, now=115.0, present=frozenset({2, 3})))
     assert isinstance(swap, Swap) and swap.record.out == (5,), "member 4 was there until lately"
-    assert found.tick(replace(facts, now=117.0, present=frozenset({2, 3}))) == []
+    assert ticked(found, replace(facts, now=117.0, present=frozenset({2, 3}))) == []
