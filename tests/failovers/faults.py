@@ -150,6 +150,11 @@ def cut_replication(scene: Scene) -> None:
     scene.group.cut(scene.leader, with_grpc=False)
 
 
+def cut_broker(scene: Scene) -> None:
+    scene.now()
+    scene.group.cut_broker(scene.leader)
+
+
 KINDS = (
     Kind("kill -9", "both processes of the leader", kill, KILLED_S),
     Kind("kill -9, broker", "the leader's broker alone", kill_broker, KILLED_S),
@@ -181,6 +186,12 @@ BEHIND = (
         "cut, replication",
         "nothing passes to or from its port for followers for 3 to 8 s",
         cut_replication,
+        HUNG_S,
+    ),
+    Kind(
+        "cut, broker",
+        "nothing passes to or from its broker, while its replicator reaches all, for 3 to 8 s",
+        cut_broker,
         HUNG_S,
     ),
 )

@@ -4,6 +4,7 @@
     forwarder.target = "127.0.0.1", 4711         # where its connections go on
     forwarder.cut()                              # nothing passes; connections stay, new ones are taken
     forwarder.mend()                             # what came meanwhile goes on
+    forwarder.cut_off(4712)                      # nothing passes that process 4712 has connected, or connects
 
 A cut is silent, as that of a network is: neither side is told. What was sent meanwhile waits in the kernel's
 buffers. All of them run on one loop, on a thread of its own.
@@ -13,6 +14,7 @@ import asyncio
 import threading
 from collections.abc import Coroutine
 from contextlib import suppress
+from pathlib import Path
 from typing import Any, Self
 
 __all__ = ["Forwarder", "Forwarders"]
@@ -29,6 +31,8 @@ class Forwarder:
         self.address = ("127.0.0.1", 0)
         self.open = asyncio.Event()
         self.open.set()
+        self.apart = 0  # the process whose connections pass nothing
+        self.gates: dict[int, asyncio.Event] = {}  # of connections, by the port of who has connected
         self.server: asyncio.Server | None = None
         self.tasks: set[asyncio.Task[None]] = set()
 
@@ -43,14 +47,18 @@ class Forwarder:
         task = asyncio.current_task()
         assert task is not None
         self.tasks.add(task)
+        port = writer.get_extra_info("peername")[1]
+        gate = self.gates[port] = asyncio.Event()
+        if not self.apart or port not in ports_of(self.apart):
+            gate.set()
         try:
-            await self.open.wait()
+            await self.passes(gate)
             theirs, ours = await asyncio.open_connection(*self.target)
             try:
                 await asyncio.wait(
                     [
-                        asyncio.create_task(self.pump(reader, ours)),
-                        asyncio.create_task(self.pump(theirs, writer)),
+                        asyncio.create_task(self.pump(reader, ours, gate)),
+                        asyncio.create_task(self.pump(theirs, writer, gate)),
                     ],
                     return_when=asyncio.FIRST_COMPLETED,
                 )
@@ -60,16 +68,39 @@ class Forwarder:
             pass  # nobody is there: this side learns it by the end of its connection
         finally:
             writer.close()
+            self.gates.pop(port, None)
             self.tasks.discard(task)
 
-    async def pump(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
+    async def passes(self, gate: asyncio.Event) -> None:
+        """Wait until a connection passes something."""
+        await self.open.wait()
+        await gate.wait()
+
+    async def pump(
+        self, source: asyncio.StreamReader, sink: asyncio.StreamWriter, gate: asyncio.Event
+    ) -> None:
         """Lead one direction on until it ends."""
         with suppress(OSError):
             while data := await source.read(PIECE_BYTES):
-                await self.open.wait()
+                await self.passes(gate)
                 sink.write(data)
                 await sink.drain()
-            await self.open.wait()
+            await self.passes(gate)
+
+    def cut_off(self, process: int) -> None:
+        """Let nothing pass on connections of a process, those to come among them."""
+        self.apart = process
+        ports = ports_of(process)
+        for port, gate in self.gates.items():
+            if port in ports:
+                gate.clear()
+
+    def mend(self) -> None:
+        """Let all pass."""
+        self.apart = 0
+        self.open.set()
+        for gate in self.gates.values():
+            gate.set()
 
 
 class Forwarders:
@@ -100,17 +131,22 @@ class Forwarders:
         for each in forwarders:
             self.loop.call_soon_threadsafe(each.open.clear)
 
+    def cut_off(self, process: int, *forwarders: Forwarder) -> None:
+        """Let nothing pass on connections of a process."""
+        for each in forwarders:
+            self.loop.call_soon_threadsafe(each.cut_off, process)
+
     def mend(self, *forwarders: Forwarder) -> None:
         """Let all pass again."""
         for each in forwarders:
-            self.loop.call_soon_threadsafe(each.open.set)
+            self.loop.call_soon_threadsafe(each.mend)
 
     def close(self) -> None:
         """End all."""
 
         async def end() -> None:
             for each in self.all:
-                each.open.set()
+                each.mend()
                 if each.server is not None:
                     each.server.close()
                 for task in list(each.tasks):
@@ -120,3 +156,14 @@ class Forwarders:
         self.do(end())
         self.loop.call_soon_threadsafe(self.loop.stop)
         self.thread.join(CLOSE_S)
+
+
+def ports_of(process: int) -> set[int]:
+    """Return the local ports of a process' IPv4 connections."""
+    sockets: set[str] = set()
+    with suppress(OSError):
+        for descriptor in Path(f"/proc/{process}/fd").iterdir():
+            with suppress(OSError):
+                sockets.add(str(descriptor.readlink()))
+    rows = [line.split() for line in Path("/proc/net/tcp").read_text(encoding="ascii").splitlines()[1:]]
+    return {int(row[1].partition(":")[2], 16) for row in rows if f"socket:[{row[9]}]" in sockets}

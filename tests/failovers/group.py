@@ -26,6 +26,7 @@ class Group(ElectedGroup):
     def __init__(self, root: Path, *, behind: bool = False) -> None:
         self.forwarders = Forwarders() if behind else None
         self.ways: dict[int, tuple[Forwarder, Forwarder]] = {}  # by member, of gRPC and of replication
+        self.upward: dict[int, Forwarder] = {}  # by member, of its broker to the nameserver
         super().__init__(root)
         for number, (grpc, _) in self.ways.items():
             grpc.target = address(self.members[number].broker.grpc)
@@ -41,7 +42,12 @@ class Group(ElectedGroup):
             host = f"127.0.0.{10 + number}"
             grpc, replication = self.forwarders.add("127.0.0.1"), self.forwarders.add(host)
             self.ways[number] = grpc, replication
-            member.broker.settings |= {"advertise_port": grpc.address[1]}
+            upward = self.upward[number] = self.forwarders.add("127.0.0.1")
+            upward.target = address(self.endpoint)
+            member.broker.settings |= {
+                "advertise_port": grpc.address[1],
+                "nameservers": [f"127.0.0.1:{upward.address[1]}"],
+            }
             member.replicator.settings |= {"port": replication.address[1], "advertise_host": host}
             grpc.target = replication.target = ("127.0.0.1", replication.address[1])
         return member
@@ -63,6 +69,13 @@ class Group(ElectedGroup):
         assert self.forwarders is not None
         grpc, replication = self.ways[member.number]
         self.forwarders.cut(replication, *((grpc,) if with_grpc else ()))
+
+    def cut_broker(self, member: Member) -> None:
+        """Let nothing pass to a member's broker, or from it; its replicator goes on."""
+        assert self.forwarders is not None
+        self.forwarders.cut(self.ways[member.number][0], self.upward[member.number])
+        others = [grpc for number, (grpc, _) in self.ways.items() if number != member.number]
+        self.forwarders.cut_off(member.broker.pid, *others)
 
     def mend(self) -> None:
         """Start and wake everything."""

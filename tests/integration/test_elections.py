@@ -14,8 +14,9 @@ from pathlib import Path
 import pytest
 
 from electionkit import ElectedGroup, Member, bodies_of, loaded
+from failovers.group import Group
 from processes import StartFailed, until
-from whimbrel.client import Consumer, Message, Producer
+from whimbrel.client import Consumer, Message, Producer, sync
 from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as v2
 from whimbrel.store.cut import list_cuts
 from whimbrel.store.epoch_file import EpochFile
@@ -163,6 +164,19 @@ async def test_our_own_client_goes_on_at_other_members(
     measured(f"{fault.__name__} of the leader: {told}")
     assert not missing()
     assert len({message_id for _, message_id in sent}) == len(sent)
+
+
+def test_a_leader_whose_broker_alone_is_cut_off_is_replaced(tmp_path: Path, measured: Note) -> None:
+    with Group(tmp_path, behind=True) as group, sync.Producer(group.endpoint) as producer:
+        leader = group.await_in_step()
+        producer.send(Message(topic="t", body=b"before"))
+        began = time.monotonic()
+        group.cut_broker(leader)
+        producer.send(Message(topic="t", body=b"meanwhile"))
+        measured(f"its broker alone is cut off: no send is acknowledged for {time.monotonic() - began:.2f} s")
+        group.mend()
+        assert group.await_in_step() is not leader
+        await_equal(group, b"before", b"meanwhile")
 
 
 def await_follower(member: Member, leader: Member) -> None:
