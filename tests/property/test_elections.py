@@ -33,6 +33,9 @@ from hypothesis.stateful import (
 
 from whimbrel.broker.elections.machine import (
     BETTER_S,
+    CONTACT_APART_S,
+    CONTACTS,
+    ISOLATED_S,
     Action,
     AskSeals,
     AskSuspicions,
@@ -41,7 +44,10 @@ from whimbrel.broker.elections.machine import (
     Facts,
     Open,
     Promise,
+    ReadRecord,
+    StartStream,
     State,
+    StopStream,
     Swap,
     silent_s,
 )
@@ -64,12 +70,13 @@ class Broken(AssertionError):
 
 @dataclass
 class Leading:
-    """What a member that leads knows: one incarnation of one epoch."""
+    """What a member that leads knows: one incarnation of one epoch; `streams` are there for others."""
 
     epoch: int
     start: int
     record: GroupRecord
     acked: dict[int, int] = field(default_factory=dict)  # by voter, in this epoch
+    streams: bool = True
 
 
 @dataclass
@@ -177,6 +184,25 @@ class Group(RuleBasedStateMachine):
                 self.call(one, partial(self.open, one, action.record), "open")
             elif isinstance(action, Close):
                 self.call(one, partial(self.close, one, action.why), "close")
+            elif isinstance(action, ReadRecord):
+                self.call(one, partial(self.read, one), "read", lambda: None)
+            elif isinstance(action, StopStream | StartStream):
+                self.stream(one, on=isinstance(action, StartStream))
+
+    def stream(self, one: Member, *, on: bool) -> None:
+        """Let the others follow a leader, or end their streams."""
+        if one.leading is None:
+            return
+        one.leading.streams = on
+        for other in self.members.values():
+            if not on and other.follows is one.leading:
+                other.follows = None
+
+    def read(self, one: Member) -> None:
+        """The coordinator answers with the record, while it can be reached."""
+        if self.reachable:
+            self.feed(one, one.machine.reached(self.now))
+            self.feed(one, one.machine.learned(self.record, self.revision, self.facts(one)))
 
     def unanswered(self, one: Member) -> None:
         """The coordinator has not answered a swap."""
@@ -264,6 +290,8 @@ class Group(RuleBasedStateMachine):
             self.record, self.revision = action.record, self.revision + 1
         found = self.record if self.reachable else None
         revision = self.revision if self.reachable else 0
+        if self.reachable:
+            self.feed(one, one.machine.reached(self.now))
         self.feed(one, one.machine.swapped(done, found, revision, self.facts(one)))
 
     def open(self, one: Member, record: GroupRecord) -> None:
@@ -295,7 +323,7 @@ class Group(RuleBasedStateMachine):
         leader = max(leaders, key=lambda other: other.leading.epoch if other.leading is not None else 0)
         leading = leader.leading
         assert leading is not None
-        if not self.promise(one, leading.epoch, leader.number):
+        if not leading.streams or not self.promise(one, leading.epoch, leader.number):
             return
         theirs, end = leader.epochs, len(leader.log)
         point = consistent_point(one.epochs, len(one.log), theirs, end)
@@ -463,6 +491,20 @@ class Group(RuleBasedStateMachine):
             self.feed(one, [Swap(one.machine.record.resigned(prefer), one.machine.revision)])
 
     # What takes many steps otherwise
+
+    @rule(choice=leaders)
+    def a_leader_reaches_nobody(self, choice: int) -> None:
+        """Its broker alone is cut off: it asks all, and nobody answers."""
+        one = self.leader(choice)
+        if one is None or not one.up or one.machine.state is not State.LEADING:
+            return
+        for _ in range(CONTACTS + 1):
+            self.now += max(CONTACT_APART_S, ISOLATED_S / CONTACTS)
+            actions = one.machine.tick(self.facts(one))
+            questions = AskSuspicions | ReadRecord
+            self.feed(one, [action for action in actions if not isinstance(action, questions)])
+        if one.leading is not None and one.machine.isolated == one.leading.streams:
+            raise Broken(f"{one.number} reaches nobody, and feeds others")
 
     @rule(choice=leaders, other=members, count=st.integers(1, 3))
     def a_leader_commits_with_another(self, choice: int, other: int, count: int) -> None:

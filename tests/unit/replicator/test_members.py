@@ -144,6 +144,24 @@ def test_an_idle_leader_beats_while_its_broker_does(pair: Pair) -> None:
     assert len(pair.read(peer, HEADER.size)) == HEADER.size
 
 
+def test_a_leader_that_feeds_nobody_any_more_begins_again_where_it_was(pair: Pair) -> None:
+    pair.lead(1)
+    end = pair.master.append(30)
+    pair.start_slave()
+    following(pair)
+    page, heard = pair.page, pair.slave_page
+    page.leader_log = 0  # its broker reaches nobody
+    pair.turns(lambda: not page.member_acks() and not heard.heard_epoch)
+    heard_ns = heard.heard_ns
+    pair.master.append(30)
+    pair.idle_for(3 * BEAT_S)
+    assert heard.heard_ns == heard_ns and heard.written == end
+    page.leader_log = page.epoch
+    following(pair)
+    assert heard.written == pair.master.end and heard.heard_epoch == 1
+    assert EpochFile(pair.root / "slave").load() == ((1, 0),)
+
+
 def test_a_restarted_master_has_a_new_epoch_which_the_member_adopts(pair: Pair) -> None:
     pair.lead(1)
     first = pair.master.append(40)

@@ -109,8 +109,8 @@ SEALING_S: Final = 2.0  # then a candidate gives up
 REST_S: Final = 5.0  # a member that could not open its log leaves others as long to stand
 OUT_S: Final = 15.0  # a voter that is away for so long may be taken out
 # Between two rounds of questions of a leader that only has to know whether it reaches anybody.
-CONTACT_APART_S: Final = 0.5
-ISOLATED_S: Final = 1.5  # without an answer of anybody; more than the second by which a busy machine is late
+CONTACT_APART_S: Final = 0.4
+ISOLATED_S: Final = 1.2  # without an answer of anybody; more than the second by which a busy machine is late
 CONTACTS: Final = 3  # rounds without an answer, too: a broker that has slept itself has not asked
 REPLICA_GONE_S: Final = 1.0  # a leader resigns whose replicator is away for longer than a restart takes
 # What others say of epochs raises ours by no more at a time. Each epoch stands in the record before anybody
@@ -529,7 +529,7 @@ class Election:
         if self.state is not State.LEADING:
             return []
         self.why = ""
-        return [StartStream()]
+        return [StartStream(), ReadRecord()]  # others may have elected meanwhile
 
     # Voters
 

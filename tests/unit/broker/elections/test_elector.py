@@ -10,11 +10,13 @@ import pytest
 from waiting import eventually
 from whimbrel.broker.elections import elector as module
 from whimbrel.broker.elections.elector import Elector
+from whimbrel.broker.elections.machine import LEAST_SILENT_S, ReadRecord, StartStream, State, StopStream
 from whimbrel.broker.options import BrokerOptions
-from whimbrel.errors import NotReady, Unavailable, WhimbrelError
+from whimbrel.errors import NotReady, RemoteProtocolError, Unavailable, WhimbrelError
+from whimbrel.ha.switching import BEAT_S
 from whimbrel.machine import MACHINE
 from whimbrel.model.group_record import GroupRecord
-from whimbrel.model.registration import BrokerRole
+from whimbrel.model.registration import BrokerRole, Member
 from whimbrel.wakeup import Doorbell
 
 VOTERS = tuple((member, f"{member:032x}") for member in (1, 2, 3))
@@ -130,4 +132,82 @@ async def test_what_a_readable_coordinator_would_refuse_is_told_and_the_record_i
     (line,) = [text for text in caplog.messages if "group record: " in text]
     assert GroupRecord.decode(line.partition("group record: ")[2].encode()) == RECORD
     watching.cancel()
+    elector.release()
+
+
+def found(address: str, number: int) -> Member:
+    return Member(broker_id=number, address=address, ha_address="", log_begin=0, log_end=0, member_id=number)
+
+
+def leading(elector: Elector) -> None:
+    """Have it lead epoch 3, over the log's epoch 7."""
+    elector.machine.learned(RECORD, 5, elector.facts())
+    elector.machine.candidacy, elector.machine.state, elector.term = RECORD, State.OPENING, RECORD
+    page = elector.page
+    page.leader_epoch, page.leader_log, page.epoch = RECORD.epoch, 7, 7
+    elector.machine.opened(elector.facts())
+
+
+async def test_a_leader_that_reaches_nobody_feeds_nobody_until_somebody_answers(
+    tmp_path: Path, bell: Doorbell
+) -> None:
+    elector = member(tmp_path, bell, FakeCoordinator((RECORD, 5)))
+    leading(elector)
+    elector.machine.isolated = True
+    elector.feed([StopStream()])
+    assert elector.page.leader_log == 0
+    elector.answered(Unavailable("nobody is there"))
+    elector.answered(RemoteProtocolError("no answer of ours"))
+    assert elector.page.leader_log == 0 and elector.machine.isolated
+    elector.answered(NotReady("a refusal is an answer"))
+    assert elector.page.leader_log == 7 and not elector.machine.isolated
+    await eventually(lambda: not elector.tasks)  # it has read the record
+    elector.feed([StopStream()])
+    elector.term = None  # it leads no longer
+    elector.feed([StartStream()])
+    assert elector.page.leader_log == 0
+    elector.release()
+
+
+async def test_a_coordinator_that_answers_keeps_the_streams(tmp_path: Path, bell: Doorbell) -> None:
+    coordinator = FakeCoordinator((RECORD, 5))
+    elector = member(tmp_path, bell, coordinator)
+    leading(elector)
+    elector.machine.reached_at = float("-inf")
+    elector.feed([ReadRecord()])
+    await eventually(lambda: coordinator.asked and elector.machine.reached_at > 0)
+    assert not elector.machine.unanswered and elector.page.leader_log == 7
+    elector.release()
+
+
+async def test_channels_to_where_a_member_was_are_closed(
+    tmp_path: Path, bell: Doorbell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    elector = member(tmp_path, bell, FakeCoordinator((RECORD, 5)))
+    forgotten: list[str] = []
+    monkeypatch.setattr(elector.peers, "forget", forgotten.append)
+    second, third = found("h:2", 2), found("h:3", 3)
+    elector.members_changed("n:1", (second, third), True)
+    elector.members_changed("n:2", (third,), True)
+    assert not forgotten
+    elector.members_changed("n:1", (found("h:4", 2), third), True)
+    assert forgotten == ["h:2"] and elector.addresses == {2: "h:4", 3: "h:3"}
+    elector.members_changed("n:1", (found("h:3", 2), found("h:4", 3)), True)  # both are still in use
+    assert forgotten == ["h:2"]
+    elector.release()
+
+
+async def test_a_replicator_that_hangs_is_known_before_its_followers_ask(
+    tmp_path: Path, bell: Doorbell
+) -> None:
+    elector, replicator = (
+        member(tmp_path, bell, FakeCoordinator((RECORD, 5))),
+        Doorbell(tmp_path, "replicator"),
+    )
+    elector.page.seat = VOTERS[0][1]
+    for age_s, seat in ((0.0, VOTERS[0][1]), (module.REPLICA_BEAT_S, "")):
+        elector.page.replica_beat_ns = MACHINE.monotonic_ns() - int(age_s * 1e9)
+        assert elector.facts().seat == seat
+    assert module.REPLICA_BEAT_S + BEAT_S <= LEAST_SILENT_S
+    replicator.close()
     elector.release()
