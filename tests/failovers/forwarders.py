@@ -54,15 +54,15 @@ class Forwarder:
         try:
             await self.passes(gate)
             theirs, ours = await asyncio.open_connection(*self.target)
+            pumps = [
+                asyncio.create_task(self.pump(reader, ours, gate)),
+                asyncio.create_task(self.pump(theirs, writer, gate)),
+            ]
             try:
-                await asyncio.wait(
-                    [
-                        asyncio.create_task(self.pump(reader, ours, gate)),
-                        asyncio.create_task(self.pump(theirs, writer, gate)),
-                    ],
-                    return_when=asyncio.FIRST_COMPLETED,
-                )
+                await asyncio.wait(pumps, return_when=asyncio.FIRST_COMPLETED)
             finally:
+                for pump in pumps:
+                    pump.cancel()
                 ours.close()
         except OSError:
             pass  # nobody is there: this side learns it by the end of its connection

@@ -100,7 +100,7 @@ SPREAD: Final = 0.2  # of it, more or less, by member
 # Who is asked agrees after the shortest of these times: only who asks has waited for its own. Else the
 # slowest of those that an election needs would decide when it begins.
 LEAST_SILENT_S: Final = SILENT_S * (1 - SPREAD)
-LED_S: Final = 1.0  # a member that hears no leader asks again so long after the leader said that it leads
+LED_S: Final = 2.0  # a member that hears no leader asks again so long after the leader said that it leads
 ASK_APART_S: Final = 0.1  # between two questions to the same member
 BETTER_S: Final = 1.5  # a member with a better log is given so long to stand
 PREFER_S: Final = 2.0  # as is the one that a candidate which resigned let go first
@@ -698,7 +698,9 @@ class Election:
 
     def agrees(self, facts: Facts) -> bool:
         """Return whether a candidate that asks may count us among those that hear no leader."""
-        return bool(self.silent(facts, LEAST_SILENT_S))
+        heard = facts.heard_at >= self.preferred_at and facts.heard_at > self.sealed_at
+        # A leader that is new, and was not heard yet, may take longer on a busy machine.
+        return bool(self.silent(facts, LEAST_SILENT_S if heard else None))
 
     def silent(self, facts: Facts, after_s: float | None = None) -> str:
         """Return why we hear no leader; "" while there is, or may be, one.
@@ -784,10 +786,13 @@ class Election:
             self.quiet_since = float("-inf")  # nothing was heard that would have to be waited for
             return []
         quiet = {member for member, answer in self.suspicions.items() if answer.silent}
+        # A leader whose stream is there, and that hears none either, lets others lead: it does not stand.
+        yields = record.leader if facts.connected else NOBODY
         better = [
             member
             for member, answer in self.suspicions.items()
             if answer.votes
+            and member != yields
             and record.electable(member, answer.seat)
             and (answer.last_epoch, answer.log_end) > facts.position
         ]

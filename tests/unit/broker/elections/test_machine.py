@@ -138,6 +138,14 @@ def test_who_is_asked_agrees_sooner_than_it_would_stand() -> None:
     assert not found.agrees(replace(FACTS, now=99.9 + LEAST_SILENT_S))
     late = replace(FACTS, now=100.0 + LEAST_SILENT_S)
     assert found.agrees(late) and not found.silent(late) and found.tick(late) == []
+    # Not where the leader is new, and was not heard yet.
+    sealed = election()
+    sealed.asked_to_seal(6, 3, FACTS)
+    sealed.learned(replace(RECORD, epoch=6, leader=3), 8, FACTS)
+    assert not sealed.agrees(late) and sealed.agrees(replace(FACTS, now=100.0 + silent_s(1)))
+    told = election()
+    told.learned(replace(RECORD, epoch=6, leader=3), 8, replace(FACTS, now=100.1))
+    assert not told.agrees(replace(FACTS, now=100.1 + LEAST_SILENT_S))
     assert not leading().agrees(replace(GONE, now=200.0))
 
 
@@ -186,6 +194,20 @@ def test_a_better_log_is_let_first_for_a_while() -> None:
     assert not [a for a in found.suspected(suspicion(3, log_end=1001), GONE) if isinstance(a, Swap)]
     later = replace(GONE, now=100.0 + BETTER_S)
     assert isinstance(found.tick(later)[0], Swap)
+
+
+def test_a_leader_that_lets_others_lead_is_not_waited_for_though_its_log_is_the_longest() -> None:
+    late = replace(FACTS, now=100.0 + silent_s(1))
+    ahead = suspicion(2, log_end=5000)  # of epoch 5, which it leads, and too few report to it
+    for connected, waits in (
+        (True, False),
+        (False, True),
+    ):  # without a stream it may have restarted, and stand
+        found = election()
+        facts = replace(late, connected=connected)
+        found.tick(facts)
+        assert bool(found.suspected(ahead, facts)) != waits
+        assert (found.state is State.ASKING) == waits
 
 
 @pytest.mark.parametrize(
