@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from storekit import NOW, OPTIONS, make_draft, open_log, open_master
-from whimbrel.errors import StoreError, StoreFull
+from whimbrel.errors import NotRecovered, StoreError, StoreFull
 from whimbrel.store.deleted_queue_offsets import DeletedQueueOffsets
 from whimbrel.store.master_store import MasterStore
 from whimbrel.store.recovery_marks import QueueMark
@@ -172,5 +172,22 @@ def test_entries_for_which_there_is_no_room_are_made_as_the_same_offsets_come_ag
     slave.take_deleted_offsets("{}")
     assert seen(slave, "topic") == places
     assert QueueMark.load(tmp_path) is not None
+    slave.close()
+    log.close()
+
+
+def test_entries_are_not_made_from_a_log_that_is_being_cut(tmp_path: Path) -> None:
+    store = open_master(tmp_path)
+    places = [store.append([make_draft(number)])[0].physical_offset for number in range(5)]
+    store.delete_topic("topic")
+    store.close()
+    log = open_log(tmp_path)
+    slave = SlaveStore.open(tmp_path, OPTIONS)
+    epoch, slave.page.epoch = slave.page.epoch, 0
+    with pytest.raises(NotRecovered):
+        slave.take_deleted_offsets("{}")
+    slave.page.epoch = epoch
+    slave.take_deleted_offsets("{}")
+    assert seen(slave, "topic") == places
     slave.close()
     log.close()
