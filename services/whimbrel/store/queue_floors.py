@@ -111,10 +111,10 @@ class QueueFloors:
                 mine[queue_id] = max(offset, mine.get(queue_id, 0))
         if after == before:
             return False
-        self.replace(after)
+        self.put(after)
         return True
 
-    def replace(self, offsets: dict[str, dict[int, int]]) -> None:
+    def put(self, offsets: dict[str, dict[int, int]]) -> None:
         """Have other offsets, lower ones among them.
 
         Raises:

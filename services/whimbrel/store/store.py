@@ -526,7 +526,7 @@ class MessageStore(abc.ABC):
             QueueMark.withdraw(self.root, self.files)  # after a crash from here on all queues are made anew
             self.unfilled |= again
         if offsets != queues.deleted_offsets.by_topic:
-            queues.deleted_offsets.replace(offsets)
+            queues.deleted_offsets.put(offsets)
             queues.hide_deleted()
         if self.unfilled:
             logger.warning("%s: topics are there again: %s", self.root, ", ".join(sorted(self.unfilled)))
