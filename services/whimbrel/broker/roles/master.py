@@ -261,7 +261,7 @@ class MasterRole(Role):
             if isinstance(text, str):
                 table.replace_all(text)
         if metadata.deleted_offsets is not None:
-            self.store.queues.merge_deleted_offsets(metadata.deleted_offsets)
+            self.store.take_deleted_offsets(metadata.deleted_offsets)
         if metadata.shared_topics is not None:
             self.sharing.replace(metadata.shared_topics)
         if metadata.delay_offsets is not None:
