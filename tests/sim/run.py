@@ -33,10 +33,10 @@ import whimbrel.broker.broker as broker_module
 from sim.cluster import Cluster
 from sim.elected import watched
 from sim.election_rules import ELECTION_FIRST_SEEDS, ELECTION_RULES, UNSEEN
-from sim.elections import elections_plan
 from sim.invariants import Invariants
 from sim.majority import majority_plan
 from sim.nodes import surroundings
+from sim.operations import PLANS
 from sim.plan import END_S, Plan
 from sim.power import LOSSES, power_plan
 from sim.process import REAL, clocks_of_processes
@@ -100,7 +100,7 @@ def run(plan: Plan) -> Result:
         cluster = Cluster(plan)
         invariants = Invariants(cluster)
         if cluster.elections is not None:
-            watching.enter_context(watched(cluster.elections.told))
+            watching.enter_context(watched(cluster.elections))
         try:
             cluster.run()
             invariants.finish()
@@ -220,7 +220,7 @@ def drawing(options: argparse.Namespace) -> Callable[[int], Plan]:
     if options.majority:
         return majority_plan
     if options.elections:
-        return elections_plan
+        return PLANS[options.plan]
     return power_plan if options.power else Plan.draw
 
 
@@ -251,6 +251,9 @@ def main(arguments: list[str]) -> int:
     )
     parser.add_argument("--majority", action="store_true", help="have each group commit by majority")
     parser.add_argument("--elections", action="store_true", help="have each group elect its master")
+    parser.add_argument(
+        "--plan", default="elections", choices=PLANS, help="with --elections: of one kind (operations.py)"
+    )
     parser.add_argument("--power", action="store_true", help="have all brokers lose power in each seed")
     parser.add_argument(
         "--without", default="", help="a rule to switch off, by a part of its text; all: each in turn"
@@ -292,7 +295,8 @@ def main(arguments: list[str]) -> int:
                 print("\n".join(f"    {fault}" for fault in small.faults))
             kinds = [kind for kind in ("elections", "majority", "power") if getattr(options, kind)]
             target = "-".join(["sim", *kinds])
-            print(f"  again: make {target} SEED={plan.seed}", flush=True)
+            kind = f" PLAN={options.plan}" if options.plan != "elections" else ""
+            print(f"  again: make {target} SEED={plan.seed}{kind}", flush=True)
     seconds, count = time.monotonic() - began, len(acknowledged)
     print(f"faults: {dict(sorted(faults.items()))}; checks: {dict(sorted(looks.items()))}")
     if options.power:

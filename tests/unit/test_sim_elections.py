@@ -10,7 +10,8 @@ import pytest
 from sim.cluster import Cluster
 from sim.elected import watched
 from sim.election_rules import ELECTION_RULES
-from sim.elections import ELECTION_FAULTS, elections_plan
+from sim.elections import ELECTION_FAULTS
+from sim.elections import plain_plan as elections_plan
 from sim.invariants import Invariants, Violation
 from sim.nodes import surroundings
 from sim.plan import BEGIN_S, QUIET_S, Fault, Plan
@@ -28,7 +29,7 @@ def group(*faults: Fault, flush: str = "sync") -> Iterator[tuple[Cluster, Invari
         cluster = Cluster(plan)
         invariants = Invariants(cluster)
         assert cluster.elections is not None
-        with watched(cluster.elections.told):
+        with watched(cluster.elections):
             yield cluster, invariants
             for process in cluster.processes:
                 process.die()

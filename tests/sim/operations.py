@@ -1,0 +1,195 @@
+"""Plans of groups that elect their masters, with an operator (`operators.py`); and of all such groups.
+
+    elections    what `make sim-elections` runs: a half of the seeds as in `elections.py`, the others as below
+    voters       one to four commands, faults while voters change, disks that are replaced and named again; in
+                 half of them one or two members more than vote at first
+    two          a group of two, of which one may go on alone (`copies_min`); each is away for long once
+    loss         two of three members, or the votes of all, are lost at once, what only they had as well, and
+                 an operator accepts that; faults while the loss stands, and after
+    a rule       a plan in which that it is off is looked for (`PLANS`): the faults that it takes, in the order
+                 that it takes them, at drawn times
+"""
+
+import random
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Final
+
+from sim.elections import (
+    MEMBERS,
+    draw_fault,
+    draw_row,
+    draw_tail,
+    draw_upon,
+    plain_plan,
+    strike,
+)
+from sim.plan import BEGIN_S, BURST, QUIET_S, Fault, Mode, Plan
+from sim.upkeep import Upkeep
+
+__all__ = ["PLANS", "elections_plan"]
+
+VOTERS_SHARE, TWO_SHARE, LOSS_SHARE = 0.3, 0.1, 0.1  # of all seeds
+COMMANDS = (
+    "all",
+    "first",
+    "grow",
+    "grow",
+    "shrink",
+    "shrink",
+    "swap",
+    "swap",
+    "switchover",
+    "switchover",
+    "reinit",
+    "reinit",
+    "pause_elections",
+)
+UPON = ("crash", "crash", "kill", "isolate", "power", "hang", "stop", "replace")
+SPARES = (0, 0, 0, 0, 0, 1, 1, 1, 1, 2)
+STAYS = (*MEMBERS, "b1", "b2", "b1", "b2")  # the first leader is b0 most times
+AWAY_S = (16.0, 20.0)  # longer than a voter may be away that is not taken out
+
+
+def elections_plan(seed: int) -> Plan:
+    """Draw a plan."""
+    drawn = random.Random(f"operations {seed}").random()
+    for share, draw in ((VOTERS_SHARE, voters_plan), (TWO_SHARE, two_plan), (LOSS_SHARE, loss_plan)):
+        if drawn < share:
+            return draw(seed)
+        drawn -= share
+    return plain_plan(seed)
+
+
+def in_order(plan: Plan, faults: list[Fault]) -> Plan:
+    """Return a plan with these faults."""
+    return replace(plan, faults=tuple(sorted(faults, key=lambda fault: fault.at)))
+
+
+def voters_plan(seed: int) -> Plan:
+    """Draw a plan in which voters change."""
+    rng = random.Random(f"voters {seed}")
+    plan = plain_plan(seed)
+    spares = rng.choice(SPARES)
+    members = [*MEMBERS, "b3", "b4"][: 3 + spares]
+    names = [f"n{number}" for number in range(plan.nameservers)]
+    faults = [draw_fault(rng, plan.flush, names, members) for _ in range(rng.randint(1, 4))]
+    if rng.random() < 0.3:
+        faults += draw_row(rng, plan.flush)
+    if rng.random() < 0.3:
+        faults += draw_tail(rng, members)
+    commands = [draw_command(rng, members) for _ in range(rng.randint(1, 4))]
+    if rng.random() < 0.5:
+        commands.append(Fault(rng.uniform(BEGIN_S, QUIET_S - 12.0), "replace", target(rng), for_s=1.0))
+    for command in commands:
+        if rng.random() < 0.7:
+            faults += draw_beside(rng, command, plan.flush)
+    clocks = any(fault.kind == "clock" for fault in faults)
+    plan = replace(plan, spares=spares, operated=True, kinds=plan.kinds - ({"later"} if clocks else set()))
+    return in_order(plan, [*faults, *commands])
+
+
+def target(rng: random.Random) -> str:
+    """Draw a role."""
+    return rng.choice(("leader", "follower", "follower"))
+
+
+def draw_command(rng: random.Random, members: list[str]) -> Fault:
+    """Draw a command."""
+    at, kind = rng.uniform(BEGIN_S, QUIET_S - 8.0), rng.choice(COMMANDS)
+    if kind == "pause_elections":
+        return Fault(at, kind, for_s=rng.uniform(0.5, 6.0))
+    if kind in ("switchover", "reinit"):
+        return Fault(at, kind, rng.choice(("follower", "follower", *members)))
+    return Fault(at, "voters", kind)
+
+
+def draw_beside(rng: random.Random, command: Fault, flush: Mode) -> list[Fault]:
+    """Draw what goes wrong while a command is carried out."""
+    kind, at = rng.choice(UPON), command.at - 0.01
+    struck = rng.choice(("leader", "leader", "candidate", "follower"))
+    if command.kind == "voters" or (command.kind == "replace" and rng.random() < 0.5):
+        found = [replace(strike(rng, at, kind, struck, flush), upon="voters")]
+    else:
+        found = [strike(rng, command.at + rng.uniform(-1.0, 2.5), kind, struck, flush)]
+    if rng.random() < 0.4:  # a member is cut off meanwhile
+        found.append(
+            Fault(max(command.at - rng.uniform(0.1, 3.0), BEGIN_S), "isolate", "follower", for_s=8.0)
+        )
+    if rng.random() < 0.3:
+        found.append(Fault(command.at, "burst", amount=float(rng.randint(*BURST))))
+    return found
+
+
+def two_plan(seed: int) -> Plan:
+    """Draw a plan of a group of two."""
+    rng = random.Random(f"two {seed}")
+    plan = replace(plain_plan(seed), flush="sync", slaves=1, copies_min=rng.choice((0, 1, 1, 1)))
+    members, names = list(MEMBERS[:2]), [f"n{number}" for number in range(plan.nameservers)]
+    faults = [draw_fault(rng, "sync", names, members) for _ in range(rng.randint(2, 4))]
+    faults += draw_upon(rng, "sync", names) if rng.random() < 0.3 else []
+    away = Fault(
+        rng.uniform(BEGIN_S, 12.0),
+        rng.choice(("crash", "crash", "power", "replace")),
+        target(rng),
+        for_s=rng.uniform(*AWAY_S),
+    )
+    named = Fault(away.at + away.for_s + rng.uniform(0.5, 3.0), "voters", "first")
+    faults += [away, named, *draw_beside(rng, named, "sync")]
+    clocks = any(fault.kind == "clock" for fault in faults)
+    plan = replace(plan, operated=True, kinds=plan.kinds - ({"later"} if clocks else set()))
+    return in_order(plan, [fault for fault in faults if "b2" not in (fault.target, fault.other)])
+
+
+def loss_plan(seed: int) -> Plan:
+    """Draw a plan in which an operator accepts a loss."""
+    rng = random.Random(f"loss {seed}")
+    flush: Mode = rng.choice(("sync", "async"))
+    plan = replace(
+        plain_plan(seed), flush=flush, upkeep=Upkeep(), kinds=frozenset(), operated=True, loses=True
+    )
+    at = rng.uniform(8.0, 14.0)
+    faults = draw_gone(rng, at, flush)
+    faults.append(Fault(at + rng.uniform(0.2, 4.0), "accept_loss", for_s=25.0))
+    if rng.random() < 0.6:  # while the loss stands
+        kind = rng.choice(("crash", "kill", "hang", "stop", "power"))
+        faults.append(replace(strike(rng, at, kind, rng.choice(("leader", "follower")), flush), upon="loss"))
+    if flush == "async" and rng.random() < 0.4:  # all of them lose power: it has to be said again
+        again = [replace(fault, upon="loss", amount=0.0) for fault in draw_all_gone(rng, at)]
+        faults += [*again, Fault(at + 12.0, "accept_loss", for_s=20.0)]
+    for _ in range(rng.randint(0, 3)):
+        late = draw_fault(rng, flush, ["n0"])
+        faults.append(replace(late, at=rng.uniform(at + 14.0, QUIET_S - 5.0)))
+    return in_order(plan, faults)
+
+
+def draw_all_gone(rng: random.Random, at: float) -> list[Fault]:
+    """Draw that all lose power at once."""
+    return [Fault(at, "gone", name, for_s=rng.uniform(0.5, 4.0)) for name in MEMBERS]
+
+
+def draw_gone(rng: random.Random, at: float, flush: Mode) -> list[Fault]:
+    """Draw that so many are lost that nobody may lead; perhaps with what only they had."""
+    if flush == "async" and rng.random() < 0.4:
+        burst = Fault(at - rng.uniform(0.1, 0.5), "burst", amount=float(rng.randint(*BURST)))
+        return [burst, *draw_all_gone(rng, at)]
+    stays = rng.choice(STAYS)
+    disks = float(rng.random() < 0.5)
+    found = [
+        Fault(at, "gone", name, for_s=rng.uniform(8.0, 16.0), amount=disks)
+        for name in MEMBERS
+        if name != stays
+    ]
+    if rng.random() < 0.7:
+        lag = rng.uniform(0.5, 2.0)  # less than it takes to stand
+        found.append(Fault(at - lag, "isolate", stays, for_s=lag + 1.0))
+        found.append(Fault(at - lag + 0.2, "burst", amount=float(rng.randint(*BURST))))
+    return found
+
+
+PLANS: Final[dict[str, Callable[[int], Plan]]] = {
+    "elections": elections_plan,
+    "voters": voters_plan,
+    "two": two_plan,
+    "loss": loss_plan,
+}
