@@ -23,7 +23,9 @@ when somebody tries. The rules by number, with what happens where one is missing
 **When a member stands.** It has heard no leader for `silent_s`, which differs by member so that two seldom
 stand at once; or its stream has ended and no nameserver knows of a leader any more, which is so within
 milliseconds of a kill; or the record says that the leader has resigned. In the last two cases it gives a
-member that it has just promised itself to `OPENING_S` to open its log. Then it asks all others (`Suspect`):
+member that it has just promised itself to `OPENING_S` to open its log; so it does with one that the record
+has just named, which may need nobody's promise but its own: of two voters each can lead without having asked
+the other, and they would take the lead from each other for ever. Then it asks all others (`Suspect`):
 enough of them must be silent as well, so that a member which alone is cut off disturbs nobody. One with a
 better log is left to stand itself, for `BETTER_S`.
 
@@ -236,6 +238,7 @@ class Election:
     quiet_since: float = float("-inf")  # what was heard before counts as heard then
     sealed_at: float = float("-inf")  # when we promised ourselves to another member
     preferred_at: float = float("-inf")  # when the record began to prefer another member
+    named_at: float = float("-inf")  # when it began to name another leader, since we know it
     asked_at: float = float("-inf")
     trigger: str = ""  # why it stands
     suspicions: dict[int, Suspicion] = field(default_factory=dict)
@@ -630,9 +633,10 @@ class Election:
             return "there is no record of the group"
         # Since then nobody else is heard: who was heard has opened its log.
         promised_lately = now - self.sealed_at < OPENING_S and facts.heard_at <= self.sealed_at
+        named_lately = now - self.named_at < OPENING_S and facts.heard_at <= self.named_at
         if record.leader == NOBODY and (record.epoch >= facts.promised or not promised_lately):
             return "the leader has resigned"
-        if not facts.connected and facts.leaderless and not promised_lately:
+        if not facts.connected and facts.leaderless and not promised_lately and not named_lately:
             return f"member {record.leader} is gone"
         quiet = now - max(facts.heard_at, self.quiet_since)
         return f"member {record.leader} is silent for {quiet:.1f} s" if quiet >= silent_s(self.member) else ""
@@ -852,6 +856,8 @@ class Election:
         self.known_epoch = max(self.known_epoch, record.epoch)
         if before is None or (before.epoch, before.prefer) != (record.epoch, record.prefer):
             self.preferred_at = now
+        if before is not None and before.epoch < record.epoch and record.leader not in (NOBODY, self.member):
+            self.named_at = now
 
 
 def enough(record: GroupRecord, quiet: Collection[int]) -> bool:

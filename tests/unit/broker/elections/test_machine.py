@@ -278,6 +278,20 @@ def test_who_has_opened_its_log_and_is_gone_is_not_waited_for() -> None:
     assert found.tick(heard) == [AskSuspicions((2, 3))]
 
 
+def test_of_two_voters_who_was_just_named_gets_time_to_open_its_log() -> None:
+    two = replace(RECORD, voters=RECORD.voters[:2])  # either needs no seal but its own
+    found = election(two)
+    assert isinstance(found.tick(GONE)[0], Swap)  # whoever was named long ago is gone
+    found = election(two)
+    named = two.led_by(2, 6, at_ms=0, why="")
+    assert found.learned(named, 8, GONE) == []
+    for step in range(19):
+        assert found.tick(replace(GONE, now=100.0 + step / 10)) == []
+    assert isinstance(found.tick(replace(GONE, now=100.0 + OPENING_S))[0], Swap)
+    again = election(named)  # what it finds at its start says nothing of when that was
+    assert isinstance(again.tick(GONE)[0], Swap)
+
+
 def test_a_candidate_gives_up_after_a_while() -> None:
     found = sealing()
     assert found.tick(replace(GONE, now=100.0 + SEALING_S)) == [AskSeals((2, 3), 6)]
