@@ -679,6 +679,7 @@ class Cluster:
 
     def fault_gone(self, fault: Fault) -> None:
         """Let a host lose power whatever the modes promise, with an amount of 1 its disk as well."""
+        self.history.losses.append(self.scheduler.now)
         self.lose_power(
             self.members[fault.target], fault.for_s, disk=self.new_disk() if fault.amount else None
         )

@@ -10,8 +10,9 @@ from its log, and never change; unless an operator accepts that something is los
           stores that they vote with, on their medium where flush is synchronous;
           a send that is answered OK was committed at the place that its receipt names
     I5    no member's log loses a committed byte that it had, but by a loss of power with asynchronous flush,
-          or with its disk
-    I6    a member's mark of what is committed never goes back while its machine has power, and its disk room
+          with its disk, or where an operator has it emptied
+    I6    a member's mark of what is committed never goes back while its machine has power, and its disk room;
+          with the same exceptions
     I7    logs with the same epoch from the same offset on have the same bytes up to where it ends in one
     I8    in the committed log a queue's offsets have no gaps and no repeats
     I10   bytes that were cut off a log are in whimbrel/cut
@@ -93,6 +94,7 @@ class Committed:
         ends: of the committed records.
         lost: by queue, what was given up, as an operator has accepted.
         excused: members whose logs may hold it.
+        emptying: members whose stores are being emptied.
     """
 
     def __init__(
@@ -111,6 +113,7 @@ class Committed:
         self.noted_at = 0.0
         self.lost: dict[Queue, list[Entry]] = {}
         self.excused: set[str] = set()
+        self.emptying: set[str] = set()
         elections.watchers.append(self)
 
     # When it happens
@@ -261,6 +264,17 @@ class Committed:
             seen.held, seen.confirmed = min(seen.held, end), min(seen.confirmed, end)
         self.forget_lost()
 
+    def empties(self, member: Member) -> None:
+        """Look at nothing that it loses by that."""
+        self.emptying.add(member.name)
+
+    def has_emptied(self, member: Member) -> None:
+        """Look from here on."""
+        self.looked("emptied stores")
+        self.emptying.discard(member.name)
+        self.excused.discard(member.name)
+        self.seen[member.name].held = self.seen[member.name].confirmed = 0
+
     def forget_lost(self) -> None:
         """Have the history know that what was given up may be anywhere, or nowhere."""
         for (topic, _), entries in self.lost.items():
@@ -282,6 +296,8 @@ class Committed:
         members = self.elections.group
         for member in members:
             self.note_power(member)
+            if member.name in self.emptying:
+                continue
             self.check_held(member)
             if member.name in self.excused and member.up and self.has_all(member):
                 self.excused.remove(member.name)
@@ -300,6 +316,8 @@ class Committed:
             self.lost_power[member.name] = self.cluster.scheduler.now
             if seen.generation[0] != generation[0] or self.cluster.plan.flush == "async":
                 seen.held = 0
+            if seen.generation[0] != generation[0]:
+                self.emptying.discard(member.name)
             seen.confirmed = 0
             seen.generation = generation
 

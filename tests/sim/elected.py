@@ -4,14 +4,15 @@ Members have ids from 1 on, and stand on hosts b0, b1, ...; the first nameserver
 a disk that outlives it. The person of `takeover.py` is not there; in some plans an operator is, who gives
 commands to the group (`operators.py`).
 
-**Faults by name of a role.** A target may be `leader`, `candidate` or `follower` instead of a host. Who that
-is, is decided when the fault happens: who leads, or led last; who stands for election, else the leader; one
-of the others.
+**Faults by name of a role.** A target may be a role instead of a host. Who that is, is decided when the fault
+happens: `leader`, who leads, or led last; `candidate`, who stands for election, else the leader; `follower`,
+one of those that do not lead; `former`, who has begun the last epoch; `third`, neither that one nor the
+candidate.
 
 **Faults upon something** wait until it happens: `election`, a member stands; `voters`, the record names other
-voters; `loss`, it says that an operator has accepted a loss; `epoch`, a leader is about to write its first
-byte; `commit`, it has moved its commit offset; `vote`, a member gets its vote back. Of those that wait for
-one of the last three only the first happens, at once.
+voters; `loss`, it says that an operator has accepted a loss. They happen a moment later. Or at once, those
+that have waited for longest: `seals`, a candidate has enough of them; `epoch`, a leader is about to write its
+first byte; `commit`, it has moved its commit offset; `vote`, a member gets its vote back.
 
 **What the modes promise to stand.** Under asynchronous flush a member that loses power may have lost what it
 acknowledged, and has no vote until a leader has filled the gap (rule R9); so may one whose disk refuses a
@@ -78,6 +79,12 @@ class Watcher(Protocol):
 
     def accepted(self, record: GroupRecord) -> None:
         """The record says that an operator has accepted a loss."""
+
+    def empties(self, member: "Member") -> None:
+        """A member is about to empty its store, as an operator has asked."""
+
+    def has_emptied(self, member: "Member") -> None:
+        """It has."""
 
 
 @dataclass
@@ -153,9 +160,24 @@ class Elections:
         others = [member for member in self.group if member is not leader and member.up]
         return self.cluster.scheduler.rng.choice(others or self.group)
 
+    def former(self) -> "Member":
+        """Return who has begun the last epoch."""
+        return self.cluster.members[self.epochs[max(self.epochs)].name] if self.epochs else self.group[0]
+
+    def third(self) -> "Member":
+        """Return who neither leads, or led, nor stands."""
+        busy = self.former(), self.candidate()
+        return next((member for member in self.group if member not in busy), self.group[0])
+
     def resolve(self, fault: Fault) -> Fault:
         """Return a fault with names of hosts instead of roles."""
-        find = {"leader": self.leader, "candidate": self.candidate, "follower": self.follower}
+        find = {
+            "leader": self.leader,
+            "candidate": self.candidate,
+            "follower": self.follower,
+            "former": self.former,
+            "third": self.third,
+        }
 
         def host_of(target: str) -> str:
             role, dot, part = target.partition(".")
@@ -235,7 +257,7 @@ class Elections:
         if not found or cluster.scheduler.now > QUIET_S:
             return
         if what not in UPON_S:
-            found = found[:1]
+            found = [fault for fault in found if fault.at == found[0].at]
         for fault in found:
             self.waiting.remove(fault)
             delay = cluster.scheduler.rng.uniform(*UPON_S[what]) if what in UPON_S else 0.0
@@ -282,6 +304,8 @@ class Elections:
         """Let the faults happen that wait for it."""
         if state in STANDING:
             self.happened("election")
+        if state is State.OPENING:
+            self.happened("seals")
 
     def leads(self, member: "Member", epoch: int, end: int) -> None:
         """Note an epoch."""
@@ -304,12 +328,20 @@ class Elections:
     def serves(self, member: "Member", role: "MasterRole") -> None:
         """Nothing."""
 
+    def empties(self, member: "Member") -> None:
+        """Note it."""
+        self.cluster.note(f"{member.name} empties its store")
+
+    def has_emptied(self, member: "Member") -> None:
+        """Nothing."""
+
 
 @contextmanager
 def watched(elections: Elections) -> Iterator[None]:
     """Have the production code tell what it does: see `Watcher`."""
     told: Callable[..., None] = elections.told
     save, load, regain = GroupFile.save, GroupFile.load, Promises.regain_vote
+    intend_emptying, finish_emptying = Promises.intend_emptying, Promises.finish_emptying
     go, advance, intend, over = Election.go, MajorityCommit.advance, Promises.intend_cut, Elector.over
     begin, finish, begin_serving = (
         vars(master)["begin_epoch"],
@@ -361,6 +393,16 @@ def watched(elections: Elections) -> Iterator[None]:
         regain(self)
         elections.regained()
 
+    def watched_intend_emptying(self: Promises) -> None:
+        told("empties")
+        intend_emptying(self)
+
+    def watched_finish_emptying(self: Promises, root: Path, machine: Any) -> None:
+        emptying = self.seat.emptying
+        finish_emptying(self, root, machine)
+        if emptying:
+            told("has_emptied")
+
     def watched_serving(self: "MasterRole") -> None:
         begin_serving(self)
         told("serves", self)
@@ -369,6 +411,8 @@ def watched(elections: Elections) -> Iterator[None]:
         patch.object(GroupFile, "save", watched_save),
         patch.object(GroupFile, "load", watched_load),
         patch.object(Promises, "regain_vote", watched_regain),
+        patch.object(Promises, "intend_emptying", watched_intend_emptying),
+        patch.object(Promises, "finish_emptying", watched_finish_emptying),
         patch.object(master.MasterRole, "begin_serving", watched_serving),
         patch.object(Elector, "over", watched_over),
         patch.object(Election, "go", watched_go),

@@ -1,9 +1,14 @@
 """Rules of elections that can be switched off, one at a time, as in `rules.py`: `make sim-elections RULES=1`.
 
-R1 to R13 bear the identifiers of `tests/failover/rules.py`, whose models find them as well. Q0 to Q6 concern
+R1 to R14d bear the identifiers of `tests/failover/rules.py`, whose models find them as well. Q0 to Q6 concern
 what stands beside the log (`cluster/state_quorum.py`, `cluster/leader_state.py`).
+
+Each is looked for in the plans of one kind (`operations.py`): `ELECTION_PLANS` says of which, where it is
+another one than what `make sim-elections` runs.
 """
 
+
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 from weakref import WeakKeyDictionary
@@ -20,7 +25,7 @@ from whimbrel.broker.roles.epochs import begin_epoch
 from whimbrel.errors import WhimbrelError
 from whimbrel.ha.epochs import encode_epochs
 from whimbrel.ha.switching import SwitchingSlave
-from whimbrel.model.group_record import GroupRecord
+from whimbrel.model.group_record import VOTERS_MAX, GroupRecord, Voters
 from whimbrel.replicator import promises
 from whimbrel.replicator.feeder import Feeder
 from whimbrel.replicator.follower import Follower
@@ -31,7 +36,7 @@ from whimbrel.store.master_store import MasterStore
 from whimbrel.store.seat_file import Seat
 from whimbrel.store.shared_page import SharedPage
 
-__all__ = ["ELECTION_FIRST_SEEDS", "ELECTION_RULES", "UNSEEN"]
+__all__ = ["ELECTION_FIRST_SEEDS", "ELECTION_PLANS", "ELECTION_RULES", "UNSEEN"]
 
 
 def nothing(*_: Any, **__: Any) -> None:
@@ -162,9 +167,50 @@ def take_no_tables(self: LeaderState, stream: MemberStream, piece: bytes, *, don
     stream.tables_done = stream.tables_done or done
 
 
+def sealed_by_prior_ids(self: Election, record: GroupRecord) -> bool:
+    """Return whether enough have sealed, of the prior voters whatever their disks (R10b off)."""
+    given = [seal for seal in self.seals.values() if seal.votes or record.waives]
+    prior = {member for member, _ in record.prior}
+    return (
+        len({(seal.member, seal.seat) for seal in given}.intersection(record.voters)) >= record.seals
+        and len({seal.member for seal in given} & prior) >= record.prior_seals
+    )
+
+
+def stand_without_prior(self: Election, record: GroupRecord, facts: Facts) -> list[Action]:
+    """Stand, and forget the prior voters (R10c off)."""
+    return stand(self, replace(record, prior=(), prior_acks=0), facts)
+
+
+def stand_without_loss(self: Election, record: GroupRecord, facts: Facts) -> list[Action]:
+    """Stand, and forget that a loss was accepted (R14b off)."""
+    return stand(self, replace(record, loss=0), facts)
+
+
+def change_again(self: Election, voters: Voters, facts: Facts) -> tuple[str, list[Action]]:
+    """Have other voters take the place of those that a change has named which is not done (R10d off)."""
+    record = self.record
+    if self.state is State.LEADING and record is not None and record.prior and voters != record.voters:
+        return "", self.name_voters(replace(record, out=()), voters, "the voters change", facts)
+    return change_voters(self, voters, facts)
+
+
+def forget_prior_at_once(self: Election, facts: Facts) -> list[Action]:
+    """Have the prior voters forgotten, whoever has adopted the epoch (R10e off)."""
+    pending = self.record is not None and self.record.prior
+    return forget_prior(self, replace(facts, adopted=VOTERS_MAX) if pending else facts)
+
+
+def forget_loss_at_once(self: Election, facts: Facts) -> list[Action]:
+    """Have an accepted loss be over, whoever has adopted the epoch (R14c off)."""
+    pending = self.record is not None and self.record.loss
+    return forget_prior(self, replace(facts, adopted=VOTERS_MAX) if pending else facts)
+
+
 LAST: WeakKeyDictionary[StateQuorum, int] = WeakKeyDictionary()
 hold = StateQuorum.hold
 consider, end_for = Election.consider, Feeder.end_for
+stand, change_voters, forget_prior = Election.stand, Election.change_voters, Election.forget_prior
 
 ELECTION_RULES: Final[dict[str, tuple[Patch, ...]]] = {
     "R1 a leader that restarts needs a new epoch": (
@@ -194,12 +240,43 @@ ELECTION_RULES: Final[dict[str, tuple[Patch, ...]]] = {
         (SharedPage, "seat_of", lambda *_: AnySeat()),
     ),
     "R9b a vote comes back with all that is committed": ((Follower, "regain_vote", regain_at_adoption),),
+    "R10 an election needs seals of the prior voters, too": (
+        (GroupRecord, "prior_seals", property(lambda self: 0)),
+    ),
+    "R10b prior voters are those with their stores": (
+        (Election, "sealed_by", sealed_by_prior_ids),
+        (
+            GroupRecord,
+            "electable",
+            lambda self, member, seat: (member, seat) in self.voters or member in dict(self.prior),
+        ),
+    ),
+    "R10c elections copy the prior voters": ((Election, "stand", stand_without_prior),),
+    "R10d nothing else changes as long as there are prior voters": (
+        (Election, "change_voters", change_again),
+    ),
+    "R10e prior voters are forgotten when new ones have adopted the epoch": (
+        (Election, "forget_prior", forget_prior_at_once),
+    ),
+    "R10f a prior voter may stand, too": (
+        (GroupRecord, "electable", lambda self, member, seat: (member, seat) in self.voters),
+    ),
     "R11b only what was published for this connection returns a vote": (
         (Feeder, "end_for", tell_any_commit),
     ),
     "R13 a log is cut where it parts from the leader's": (
         (SwitchingSlave, "judge", nothing),
         (Follower, "overlap_start", lambda self, _: self.log.end),
+    ),
+    "R14 after a loss an election needs all voters": (
+        (GroupRecord, "seals", property(lambda self: len(self.voters) - self.acks + 1)),
+    ),
+    "R14b elections copy that a loss was accepted": ((Election, "stand", stand_without_loss),),
+    "R14c a loss is over when voters have adopted an epoch since": (
+        (Election, "forget_prior", forget_loss_at_once),
+    ),
+    "R14d what is lost later is not accepted": (
+        (GroupRecord, "waives", property(lambda self: bool(self.loss))),
     ),
     "a majority holds what is committed": ((MajorityCommit, "advance", lambda self: commit_alone(self)),),
     "Q0 answers wait until a majority has the change": (
@@ -215,6 +292,13 @@ ELECTION_RULES: Final[dict[str, tuple[Patch, ...]]] = {
     "Q5a the newest tables win": ((LeaderState, "take_piece", take_no_tables),),
     "Q6 a report is of what is on the disk": ((LeaseStore, "durable", property(lambda self: self.number)),),
     "what is cut is kept": ((divergence, "save", cut_without_keeping),),
+}
+# Kinds of plans in which rules are looked for, by their text's begin.
+ELECTION_PLANS: Final[dict[str, str]] = {
+    rule: kind
+    for begin, kind in (("R10", "voters"), ("R14", "loss"), ("R3a ", "R3a"), ("R7 ", "R7"), ("R9b ", "R9b"))
+    for rule in ELECTION_RULES
+    if rule.startswith(begin)
 }
 # Rules that no seed before this one notices.
 ELECTION_FIRST_SEEDS: Final[dict[str, int]] = {

@@ -187,9 +187,75 @@ def draw_gone(rng: random.Random, at: float, flush: Mode) -> list[Fault]:
     return found
 
 
+# Plans for one rule. The first leader is b0, by its id.
+
+
+def promised_plan(seed: int) -> Plan:
+    """Draw that a leader which hung goes on just as another one has its seals, and nobody tells the third.
+
+    For R3a: the third member, which has promised itself to the new leader, still has the stream of the old one.
+    """
+    rng = random.Random(f"promised {seed}")
+    plan = replace(plain_plan(seed), kinds=frozenset())
+    at = rng.uniform(5.0, 12.0)
+    names = [f"n{number}" for number in range(plan.nameservers)]
+    faults = [Fault(at, "cut", "b0", name, for_s=12.0) for name in names]
+    faults += [
+        Fault(at + 0.1, "hang", "b0", for_s=20.0),
+        Fault(at + rng.uniform(1.5, 2.4), "burst", amount=float(rng.randint(*BURST))),
+    ]
+    faults += [Fault(at + 0.2, "cut", "third", name, for_s=6.0, upon="seals") for name in names]
+    return in_order(plan, [*faults, Fault(at + 0.2, "resume", "b0", upon="seals")])
+
+
+def figure_plan(seed: int) -> Plan:
+    """Draw what figure 8 of the raft paper shows.
+
+    For R7: b0 leads again, and another member acknowledges its first epoch's records to it, of which nobody
+    else has heard but the leader of the epoch in between, which is cut off and has more epochs.
+    """
+    rng = random.Random(f"figure {seed}")
+    plan = replace(plain_plan(seed), kinds=frozenset(), flush="sync")
+    at = rng.uniform(4.0, 8.0)
+    faults = [
+        Fault(at, "isolate", "b0", "members", for_s=60.0),
+        *(Fault(at + 0.01, "burst", amount=24.0) for _ in range(rng.randint(1, 3))),
+        Fault(at + 0.5, "mend", "b0", "b1", upon="epoch"),
+        Fault(at + 0.5, "mend", "b0", "b2", upon="epoch"),
+        Fault(at + 0.5, "isolate", "leader", "members", for_s=60.0, upon="epoch"),
+        Fault(at + 0.6, "gone", "b0", for_s=25.0, upon="commit"),
+        Fault(at + 0.6, "mend", "b1", "b2", upon="commit"),
+    ]
+    return in_order(plan, faults)
+
+
+def vote_plan(seed: int) -> Plan:
+    """Draw that the leader is killed as a member gets the vote back that it had lost with its power.
+
+    For R9b: the third one was cut off, and has not what that member lost.
+    """
+    rng = random.Random(f"vote {seed}")
+    plan = replace(plain_plan(seed), kinds=frozenset(), flush="async")
+    at = rng.uniform(5.0, 12.0)
+    faults = [
+        Fault(at, "isolate", "b2", for_s=30.0),
+        *(Fault(at + 0.2, "burst", amount=24.0) for _ in range(rng.randint(1, 3))),
+        Fault(at + rng.uniform(0.3, 0.6), "power", "b1", for_s=rng.uniform(0.5, 1.5)),
+        Fault(at + 0.3, "crash", "b0", for_s=12.0, upon="vote"),
+        *(
+            Fault(at + 0.3, "mend", "b2", name, upon="vote")
+            for name in ("b1", *(f"n{number}" for number in range(plan.nameservers)))
+        ),
+    ]
+    return in_order(plan, faults)
+
+
 PLANS: Final[dict[str, Callable[[int], Plan]]] = {
     "elections": elections_plan,
     "voters": voters_plan,
     "two": two_plan,
     "loss": loss_plan,
+    "R3a": promised_plan,
+    "R7": figure_plan,
+    "R9b": vote_plan,
 }

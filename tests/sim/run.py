@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING
 import whimbrel.broker.broker as broker_module
 from sim.cluster import Cluster
 from sim.elected import watched
-from sim.election_rules import ELECTION_FIRST_SEEDS, ELECTION_RULES, UNSEEN
+from sim.election_rules import ELECTION_FIRST_SEEDS, ELECTION_PLANS, ELECTION_RULES, UNSEEN
 from sim.invariants import Invariants
 from sim.majority import majority_plan
 from sim.nodes import surroundings
@@ -174,7 +174,7 @@ def shrink(plan: Plan) -> Plan:
 
 def find_rules(options: argparse.Namespace) -> int:
     """Switch rules off and look for a seed that notices; return the exit code."""
-    missed, text, seeds_max, draw = 0, options.without, options.seeds_max, drawing(options)
+    missed, text, seeds_max = 0, options.without, options.seeds_max
     rules, firsts = (ELECTION_RULES, ELECTION_FIRST_SEEDS) if options.elections else (RULES, FIRST_SEEDS)
     wanted = [rule for rule in rules if (rule not in UNSEEN if text == "all" else text in rule)]
     if options.share > 1:
@@ -183,6 +183,8 @@ def find_rules(options: argparse.Namespace) -> int:
         print(f"commit {commit()[:7]}, {len(wanted)} of {len(rules)} rules", flush=True)
     for rule in wanted:
         begin = max(options.first, firsts.get(rule, options.first))
+        kind = ELECTION_PLANS.get(rule, "elections") if options.elections else ""
+        draw = PLANS[kind] if kind else drawing(options)
         plans = map(draw, range(begin, begin + seeds_max))
         with switched_off(rule, rules), contextlib.closing(apart(plans, options.jobs)) as results:
             found = next((result for result in results if result.error), None)
@@ -192,7 +194,8 @@ def find_rules(options: argparse.Namespace) -> int:
         else:
             seed = found.plan.seed
             place = f"the {seed - begin + 1}."
-            print(f"found without {rule!r}: seed {seed}, {place}: {found.error[:160]}", flush=True)
+            of_kind = f" of PLAN={kind}" if kind not in ("", "elections") else ""
+            print(f"found without {rule!r}: seed {seed}{of_kind}, {place}: {found.error[:160]}", flush=True)
     return bool(missed)
 
 

@@ -58,6 +58,12 @@ class StateChecks:
     def accepted(self, record: GroupRecord) -> None:
         """Nothing."""
 
+    def empties(self, member: "Member") -> None:
+        """Nothing."""
+
+    def has_emptied(self, member: "Member") -> None:
+        """Nothing."""
+
     def serves(self, member: "Member", role: MasterRole) -> None:
         """Check all."""
         if not self.is_newest(role):
