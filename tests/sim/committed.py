@@ -272,7 +272,6 @@ class Committed:
         """Look from here on."""
         self.looked("emptied stores")
         self.emptying.discard(member.name)
-        self.excused.discard(member.name)
         self.seen[member.name].held = self.seen[member.name].confirmed = 0
 
     def forget_lost(self) -> None:
@@ -287,7 +286,9 @@ class Committed:
     def has_all(self, member: Member) -> bool:
         """Return whether a member's log is a part of what is committed."""
         page = member.page
-        return page is not None and bool(page.epoch) and self.held(member, durable=False) >= page.written
+        if page is None or not page.epoch or page.confirmed > page.written:
+            return False
+        return self.held(member, durable=False) >= page.written
 
     # After every fault, and every half second
 
