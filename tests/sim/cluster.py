@@ -705,9 +705,9 @@ class Cluster:
         disk.inject("sync", path=f"{ROOT}/[cw][oh][mi]*/*[0-9][0-9][0-9][0-9]", times=int(fault.amount))
 
     def fault_full(self, fault: Fault) -> None:
-        """Let a disk have no room for a while."""
+        """Let a disk have no room for a while, or for so many bytes."""
         disk = self.members[fault.target].disk
-        disk.capacity = disk.used
+        disk.capacity = disk.used + int(fault.amount)
 
         def end() -> None:
             disk.capacity = None

@@ -167,7 +167,7 @@ class Elections:
     def third(self) -> "Member":
         """Return who neither leads, or led, nor stands."""
         busy = self.former(), self.candidate()
-        return next((member for member in self.group if member not in busy), self.group[0])
+        return next((member for member in reversed(self.group) if member not in busy), self.group[0])
 
     def resolve(self, fault: Fault) -> Fault:
         """Return a fault with names of hosts instead of roles."""

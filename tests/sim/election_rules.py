@@ -31,10 +31,12 @@ from whimbrel.replicator.feeder import Feeder
 from whimbrel.replicator.follower import Follower
 from whimbrel.replicator.promises import Promises
 from whimbrel.store import divergence
+from whimbrel.store.codec import UNIT
 from whimbrel.store.epoch_file import EpochFile
 from whimbrel.store.master_store import MasterStore
 from whimbrel.store.seat_file import Seat
 from whimbrel.store.shared_page import SharedPage
+from whimbrel.store.uncommitted import PackedRun
 
 __all__ = ["ELECTION_FIRST_SEEDS", "ELECTION_PLANS", "ELECTION_RULES", "UNSEEN"]
 
@@ -128,6 +130,24 @@ def acks_of_any_epoch(self: SharedPage) -> list[tuple[int, int]]:
     return [(member, self.cells[cell]) for member, cell in self.look_at_members().counted]
 
 
+def take_files_apart(self: MasterStore) -> None:
+    """Commit what the log holds from before the epoch file by file (R7 off: as a whole it covers that)."""
+    take_uncommitted(self)
+    waiting = self.uncommitted
+    if waiting is None or not waiting.groups:
+        return
+    end, runs, *rest = waiting.groups.pop()
+    size = self.options.commitlog_file_size
+    borders = [*range(waiting.committed - waiting.committed % size + size, end, size), end]
+    for low, high in zip([0, *borders], borders, strict=False):
+        pieces: list[PackedRun] = []
+        for queue, entries, _ in runs:
+            units = [unit for unit in UNIT.iter_unpack(entries) if low <= unit[0] < high]
+            if units:
+                pieces.append((queue, b"".join(UNIT.pack(*unit) for unit in units), units[-1][2]))
+        waiting.groups.append((high, pieces, *rest))
+
+
 def regain_at_adoption(self: Follower, kept: Promises, core: SwitchingSlave) -> None:
     """Vote again once the epoch is adopted (R9b off)."""
     if core.epochs and core.epochs[-1][0] == core.leader_epoch:
@@ -210,6 +230,7 @@ def forget_loss_at_once(self: Election, facts: Facts) -> list[Action]:
 LAST: WeakKeyDictionary[StateQuorum, int] = WeakKeyDictionary()
 hold = StateQuorum.hold
 consider, end_for = Election.consider, Feeder.end_for
+take_uncommitted = MasterStore.take_uncommitted
 stand, change_voters, forget_prior = Election.stand, Election.change_voters, Election.forget_prior
 
 ELECTION_RULES: Final[dict[str, tuple[Patch, ...]]] = {
@@ -230,7 +251,10 @@ ELECTION_RULES: Final[dict[str, tuple[Patch, ...]]] = {
     ),
     "R5, R6 the list of epochs is on disk before what is in them": ((EpochFile, "save", save_in_the_cache),),
     "R6 a follower writes down which epochs its log is in": ((Follower, "write_epochs", adopt_in_mind),),
-    "R7 reports count from the start of the epoch on": ((SharedPage, "member_acks", acks_of_any_epoch),),
+    "R7 reports count from the start of the epoch on": (
+        (SharedPage, "member_acks", acks_of_any_epoch),
+        (MasterStore, "take_uncommitted", take_files_apart),
+    ),
     "R9 who may have lost what it acknowledged does not vote": (
         (promises, "may_vote", lambda *_, **__: True),
     ),

@@ -211,8 +211,8 @@ def promised_plan(seed: int) -> Plan:
 def figure_plan(seed: int) -> Plan:
     """Draw what figure 8 of the raft paper shows.
 
-    For R7: b0 leads again, and another member acknowledges its first epoch's records to it, of which nobody
-    else has heard but the leader of the epoch in between, which is cut off and has more epochs.
+    For R7: b0 leads again, and another member, whose disk has room for a part of them, acknowledges records
+    of its first epoch to it. Then b0 is lost, and the leader of the epoch in between, which was cut off, goes on.
     """
     rng = random.Random(f"figure {seed}")
     plan = replace(plain_plan(seed), kinds=frozenset(), flush="sync")
@@ -223,6 +223,7 @@ def figure_plan(seed: int) -> Plan:
         Fault(at + 0.5, "mend", "b0", "b1", upon="epoch"),
         Fault(at + 0.5, "mend", "b0", "b2", upon="epoch"),
         Fault(at + 0.5, "isolate", "leader", "members", for_s=60.0, upon="epoch"),
+        Fault(at + 0.5, "full", "third", for_s=15.0, amount=32_000, upon="epoch"),
         Fault(at + 0.6, "gone", "b0", for_s=25.0, upon="commit"),
         Fault(at + 0.6, "mend", "b1", "b2", upon="commit"),
     ]
@@ -239,8 +240,9 @@ def vote_plan(seed: int) -> Plan:
     at = rng.uniform(5.0, 12.0)
     faults = [
         Fault(at, "isolate", "b2", for_s=30.0),
-        *(Fault(at + 0.2, "burst", amount=24.0) for _ in range(rng.randint(1, 3))),
-        Fault(at + rng.uniform(0.3, 0.6), "power", "b1", for_s=rng.uniform(0.5, 1.5)),
+        Fault(at + 0.1, "slow", "b1", for_s=1.0),
+        *(Fault(at + 0.2, "burst", amount=24.0) for _ in range(rng.randint(3, 6))),
+        Fault(at + rng.uniform(0.3, 0.9), "power", "b1", for_s=rng.uniform(0.5, 1.5)),
         Fault(at + 0.3, "crash", "b0", for_s=12.0, upon="vote"),
         *(
             Fault(at + 0.3, "mend", "b2", name, upon="vote")
