@@ -319,10 +319,9 @@ ELECTION_RULES: Final[dict[str, tuple[Patch, ...]]] = {
 }
 # Kinds of plans in which rules are looked for, by their text's begin.
 ELECTION_PLANS: Final[dict[str, str]] = {
-    rule: kind
-    for begin, kind in (("R10", "voters"), ("R14", "loss"), ("R3a ", "R3a"), ("R7 ", "R7"), ("R9b ", "R9b"))
+    rule: rule.partition(" ")[0]
     for rule in ELECTION_RULES
-    if rule.startswith(begin)
+    if rule.startswith(("R3a ", "R7 ", "R9b ", "R10", "R14"))
 }
 # Rules that no seed before this one notices.
 ELECTION_FIRST_SEEDS: Final[dict[str, int]] = {

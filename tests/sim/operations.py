@@ -13,6 +13,7 @@
 import random
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Final
 
 from sim.elections import (
@@ -252,6 +253,78 @@ def vote_plan(seed: int) -> Plan:
     return in_order(plan, faults)
 
 
+def change_plan(seed: int, rule: str) -> Plan:
+    """Draw that voters change while those that are named lag, and who has what is committed is away.
+
+    For R10 to R10f: members 1, 4 and 5 are to vote instead of 1, 2 and 3. The disks of some are full, so that
+    they have not what the others commit; what happens once the record says so is the rule's own.
+    """
+    rng = random.Random(f"{rule} {seed}")
+    plan = replace(plain_plan(seed), kinds=frozenset(), flush="sync", spares=2, operated=True)
+    at = rng.uniform(5.0, 10.0)
+    full_s = rng.uniform(4.0, 6.0)
+    lags, away = {
+        "R10": (("b3", "b4"), (("crash", "b0"), ("crash", "b1"), ("crash", "b2"))),
+        "R10b": (("b2", "b3", "b4"), (("crash", "b0"), ("gone", "b1"))),
+        "R10c": (("b3", "b4"), (("crash", "b0"),)),
+        "R10d": (("b1", "b3", "b4"), ()),
+        "R10e": (("b3", "b4"), (("crash", "b0"), ("crash", "b1"), ("crash", "b2"))),
+        "R10f": (("b3", "b4"), (("crash", "b0"),)),
+    }[rule]
+    faults = [Fault(at, "full", name, for_s=full_s) for name in lags]
+    faults += [Fault(at + 0.1, "burst", amount=24.0) for _ in range(3)]
+    faults.append(Fault(at + 1.5, "voters", "1,4,5"))
+    for kind, name in away:
+        disk = float(kind == "gone")
+        if rule == "R10e":  # a moment later
+            faults.append(Fault(at + rng.uniform(2.5, 4.0), kind, name, for_s=12.0))
+        else:
+            faults.append(Fault(at + 1.4, kind, name, for_s=12.0, amount=disk, upon="voters"))
+    if rule == "R10c":  # once another one stands
+        faults += [Fault(at + 1.6, "crash", name, for_s=12.0, upon="election") for name in ("b1", "b2")]
+    if rule == "R10d":
+        faults.append(Fault(at + 2.5, "voters", "1,2,4"))
+        faults += [Fault(at + rng.uniform(3.2, 4.2), "crash", name, for_s=12.0) for name in ("b0", "b2")]
+    return in_order(plan, faults)
+
+
+def accepted_plan(seed: int, rule: str) -> Plan:
+    """Draw that two of three go on after a loss, of which one lags, and the other one is away before it follows.
+
+    For R14 to R14d: b0 loses its disk. What it and b2 have committed b1 has not, and b1 has lost power besides,
+    so that it does not vote.
+    """
+    rng = random.Random(f"{rule} {seed}")
+    plan = replace(
+        plain_plan(seed), flush="async", upkeep=Upkeep(), kinds=frozenset(), operated=True, loses=True
+    )
+    at = rng.uniform(6.0, 9.0)
+    faults = [
+        Fault(at, "full", "b1", for_s=12.0),
+        *(Fault(at + 0.1, "burst", amount=24.0) for _ in range(3)),
+        Fault(at + 1.5, "gone", "b0", for_s=20.0, amount=1.0),
+        Fault(at + 1.5, "gone", "b1", for_s=0.5),
+        Fault(at + 3.0, "accept_loss", for_s=12.0),
+    ]
+    match rule:
+        case "R14":
+            faults.append(Fault(at + 2.0, "crash", "b2", for_s=15.0, upon="epoch"))
+        case "R14b":
+            faults.append(Fault(at + 2.0, "crash", "b2", for_s=0.05, upon="epoch"))
+            faults.append(Fault(at + 2.1, "crash", "b2", for_s=15.0, upon="epoch"))
+        case "R14c":
+            faults.append(Fault(at + 2.0, "crash", "b2", for_s=15.0, upon="loss"))
+        case "R14d":
+            faults = [fault for fault in faults if fault.kind != "full"]
+            faults.append(Fault(at + 2.0, "pause", "n0.nameserver", for_s=10.0, upon="epoch"))
+            faults.append(Fault(at + 9.0, "burst", amount=24.0))
+            faults += [
+                Fault(at + 9.0 + rng.uniform(0.1, 0.5), "gone", name, for_s=1.0) for name in ("b1", "b2")
+            ]
+            faults.append(Fault(at + 22.0, "accept_loss", for_s=15.0))
+    return in_order(plan, faults)
+
+
 PLANS: Final[dict[str, Callable[[int], Plan]]] = {
     "elections": elections_plan,
     "voters": voters_plan,
@@ -260,4 +333,6 @@ PLANS: Final[dict[str, Callable[[int], Plan]]] = {
     "R3a": promised_plan,
     "R7": figure_plan,
     "R9b": vote_plan,
+    **{rule: partial(change_plan, rule=rule) for rule in ("R10", "R10b", "R10c", "R10d", "R10e", "R10f")},
+    **{rule: partial(accepted_plan, rule=rule) for rule in ("R14", "R14b", "R14c", "R14d")},
 }

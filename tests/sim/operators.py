@@ -4,7 +4,7 @@ The commands go through the client library, as the command line's do, from a hos
 again and again until it is done, or for `PATIENCE_S`. Several may be under way at once, and faults come upon
 them. What the command line shows of members is read from their pages.
 
-    voters           the target says who votes from then on: `all` members, the `first` ones, or `grow`,
+    voters           the target says who votes from then on: `all` members, the `first` ones, ids, or `grow`,
                      `shrink`, `swap`: one more, one less, another one instead of a follower. Where the leader
                      is none of them, another one leads first
     switchover       to the target; without one to whoever is furthest
@@ -242,6 +242,8 @@ class Operators:
             return every
         if which == "first":
             return self.first
+        if which[0].isdigit():
+            return frozenset(map(int, which.split(",")))
         if which == "shrink" and len(now) > 2:
             return now - {rng.choice(followers)}
         if which == "swap" and others and followers:
