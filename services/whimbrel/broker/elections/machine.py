@@ -26,8 +26,8 @@ milliseconds of a kill; or the record says that the leader has resigned. In the 
 member that it has just promised itself to `OPENING_S` to open its log; so it does with one that the record
 has just named, which may need nobody's promise but its own: of two voters each can lead without having asked
 the other, and they would take the lead from each other for ever. Then it asks all others (`Suspect`):
-enough of them must be silent as well, so that a member which alone is cut off disturbs nobody. One with a
-better log is left to stand itself, for `BETTER_S`.
+enough of them must be silent as well, so that a member which alone is cut off disturbs nobody; only those
+count whose seals would. One with a better log is left to stand itself, for `BETTER_S`.
 
 Where `copies_min` says so, a leader takes a voter out that has been away for `OUT_S`, one at a time, by such
 a change: as long as `copies_min` copies still commit, and enough of the present voters are there to seal it.
@@ -690,7 +690,11 @@ class Election:
         return False
 
     def ask(self, facts: Facts) -> list[Action]:
-        """Ask the others what they hear, and stand once enough of them hear no leader."""
+        """Ask the others what they hear, and stand once enough hear no leader of those whose seals count.
+
+        One whose seal does not count would have it stand in vain, and again and again: each time the record
+        changes, and an operator who is to accept a loss meets another one than the one that was shown.
+        """
         record, now = self.record, facts.now
         assert record is not None
         if not (trigger := self.silent(facts)) or not self.may_stand(record, facts):
@@ -698,7 +702,11 @@ class Election:
             self.quiet_since = float("-inf")  # nothing was heard that would have to be waited for
             return []
         self.trigger = trigger
-        quiet = {member for member, answer in self.suspicions.items() if answer.silent}
+        quiet = {
+            (member, answer.seat)
+            for member, answer in self.suspicions.items()
+            if answer.silent and answer.votes
+        }
         better = [
             member
             for member, answer in self.suspicions.items()
@@ -707,7 +715,7 @@ class Election:
             and (answer.last_epoch, answer.log_end) > facts.position
         ]
         waits = bool(better) and now - self.since < BETTER_S and record.prefer != self.member
-        if not waits and enough(record, quiet | {self.member}):
+        if not waits and enough(record, quiet | {(self.member, facts.seat)}):
             return self.stand(record, facts)
         if now - self.asked_at < ASK_APART_S:
             return []
@@ -860,10 +868,10 @@ class Election:
             self.named_at = now
 
 
-def enough(record: GroupRecord, quiet: Collection[int]) -> bool:
-    """Return whether so many hear no leader that an election can succeed."""
-    voters = sum(member in quiet for member, _ in record.voters)
-    prior = sum(member in quiet for member, _ in record.prior)
+def enough(record: GroupRecord, quiet: Collection[tuple[int, str]]) -> bool:
+    """Return whether so many members, with their seats, hear no leader that an election can succeed."""
+    voters = sum(voter in quiet for voter in record.voters)
+    prior = sum(voter in quiet for voter in record.prior)
     return voters >= record.seals and prior >= record.prior_seals
 
 

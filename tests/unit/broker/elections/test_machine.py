@@ -145,6 +145,20 @@ def test_a_member_that_alone_is_cut_off_disturbs_nobody() -> None:
     assert found.state is State.FOLLOWING and "leads" in found.why
 
 
+@pytest.mark.parametrize("no_vote", [{"votes": False}, {"seat": "9" * 32}])
+def test_it_does_not_stand_by_those_whose_seals_do_not_count(no_vote: dict[str, Any]) -> None:
+    found = election()
+    assert found.tick(GONE)
+    for step in range(1, 50):
+        now = replace(GONE, now=100.0 + step / 10)
+        assert all(isinstance(action, AskSuspicions) for action in found.tick(now))
+        assert all(
+            isinstance(action, AskSuspicions) for action in found.suspected(suspicion(3, **no_vote), now)
+        )
+    assert found.state is State.ASKING  # so the record stays what it is, and an operator may accept a loss
+    assert isinstance(found.suspected(suspicion(2), now)[0], Swap)
+
+
 def test_a_better_log_is_let_first_for_a_while() -> None:
     found = election()
     found.tick(GONE)
