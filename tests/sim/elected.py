@@ -229,9 +229,7 @@ class Elections:
         if member.up:
             page = member.page
             there = page is not None and bool(page.epoch)
-            self.voted[key] = (
-                page is not None and there and (bool(page.votes) or page.replica_role == 1)
-            )
+            self.voted[key] = page is not None and there and (bool(page.votes) or page.replica_role == 1)
         elif self.cluster.plan.flush == "async":
             return False
         if self.cluster.plan.flush == "async" and member.disk.has_refused:

@@ -3,10 +3,9 @@
 R1 to R14d bear the identifiers of `tests/failover/rules.py`, whose models find them as well. Q0 to Q6 concern
 what stands beside the log (`cluster/state_quorum.py`, `cluster/leader_state.py`).
 
-Each is looked for in the plans of one kind (`operations.py`): `ELECTION_PLANS` says of which, where it is
-another one than what `make sim-elections` runs.
+Each is looked for in plans of one kind (`operations.py`): `ELECTION_PLANS` says of which; the others in plain
+ones.
 """
-
 
 from dataclasses import replace
 from pathlib import Path
@@ -25,6 +24,7 @@ from whimbrel.broker.roles.epochs import begin_epoch
 from whimbrel.errors import WhimbrelError
 from whimbrel.ha.epochs import encode_epochs
 from whimbrel.ha.switching import SwitchingSlave
+from whimbrel.model.elections import Suspicion
 from whimbrel.model.group_record import VOTERS_MAX, GroupRecord, Voters
 from whimbrel.replicator import promises
 from whimbrel.replicator.feeder import Feeder
@@ -227,10 +227,22 @@ def forget_loss_at_once(self: Election, facts: Facts) -> list[Action]:
     return forget_prior(self, replace(facts, adopted=VOTERS_MAX) if pending else facts)
 
 
+def may_stand_after_loss(self: Election, record: GroupRecord, facts: Facts) -> bool:
+    """Return whether a member may lead, whatever it has lost since a loss was accepted (R14d off)."""
+    return may_stand(self, record, replace(facts, votes=True) if record.loss else facts)
+
+
+def suspected_after_loss(self: Election, answer: Suspicion, facts: Facts) -> list[Action]:
+    """Count a member that hears no leader, whatever it has lost since a loss was accepted (R14d off)."""
+    pending = self.record is not None and self.record.loss
+    return suspected(self, replace(answer, votes=True) if pending else answer, facts)
+
+
 LAST: WeakKeyDictionary[StateQuorum, int] = WeakKeyDictionary()
 hold = StateQuorum.hold
 consider, end_for = Election.consider, Feeder.end_for
 take_uncommitted = MasterStore.take_uncommitted
+may_stand, suspected = Election.may_stand, Election.suspected
 stand, change_voters, forget_prior = Election.stand, Election.change_voters, Election.forget_prior
 
 ELECTION_RULES: Final[dict[str, tuple[Patch, ...]]] = {
@@ -301,6 +313,8 @@ ELECTION_RULES: Final[dict[str, tuple[Patch, ...]]] = {
     ),
     "R14d what is lost later is not accepted": (
         (GroupRecord, "waives", property(lambda self: bool(self.loss))),
+        (Election, "may_stand", may_stand_after_loss),
+        (Election, "suspected", suspected_after_loss),
     ),
     "a majority holds what is committed": ((MajorityCommit, "advance", lambda self: commit_alone(self)),),
     "Q0 answers wait until a majority has the change": (
@@ -317,7 +331,7 @@ ELECTION_RULES: Final[dict[str, tuple[Patch, ...]]] = {
     "Q6 a report is of what is on the disk": ((LeaseStore, "durable", property(lambda self: self.number)),),
     "what is cut is kept": ((divergence, "save", cut_without_keeping),),
 }
-# Kinds of plans in which rules are looked for, by their text's begin.
+# Kinds of plans in which rules are looked for.
 ELECTION_PLANS: Final[dict[str, str]] = {
     rule: rule.partition(" ")[0]
     for rule in ELECTION_RULES
@@ -334,9 +348,7 @@ ELECTION_FIRST_SEEDS: Final[dict[str, int]] = {
 # Rules that no seed is known to notice: looked for by name only. The models of `tests/failover` find those of
 # them that begin with R, units state the others.
 UNSEEN: Final = frozenset(
-    rule
-    for rule in ELECTION_RULES
-    if rule.startswith(("R3a ", "R7 ", "R9b ", "R11b ", "Q1 ", "Q3 ", "Q4 ", "Q5", "Q6 "))
+    rule for rule in ELECTION_RULES if rule.startswith(("R11b ", "R14d ", "Q1 ", "Q3 ", "Q4 ", "Q5", "Q6 "))
 )
 
 

@@ -7,8 +7,9 @@
     kinds      of messages: delayed, transactional, ordered, failing
     clients    that commit positions, and change topics and groups, besides
 
-`elections_plan` draws all of it from the seed alone. Only such faults are drawn as the group must stand
-(`elected.py`). To a half of the plans `operations.py` adds an operator.
+`plain_plan` draws all of it from the seed alone. Only such faults are drawn as the group must stand without
+a person: under asynchronous flush not all hosts lose their power, and one disk is replaced at most. Plans
+with an operator are in `operations.py`.
 """
 
 import random
@@ -133,10 +134,10 @@ def draw_upon(rng: random.Random, flush: Mode, nameservers: list[str]) -> list[F
     return [lost, replace(strike(rng, lost.at - 0.01, kind, target, flush), upon="election")]
 
 
-def draw_tail(rng: random.Random, members: Sequence[str] = MEMBERS) -> list[Fault]:
+def draw_tail(rng: random.Random) -> list[Fault]:
     """Draw that one member lacks what another one loses with its power, just before the leader is killed."""
     at = rng.uniform(BEGIN_S, QUIET_S - 20.0)
-    apart, struck = rng.sample(members, 2)
+    apart, struck = rng.sample(MEMBERS, 2)
     lost = at + rng.uniform(4.0, 6.0)
     return [
         Fault(at, "isolate", apart, for_s=10.0),

@@ -1,13 +1,14 @@
 """Plans of groups that elect their masters, with an operator (`operators.py`); and of all such groups.
 
-    elections    what `make sim-elections` runs: a half of the seeds as in `elections.py`, the others as below
-    voters       one to four commands, faults while voters change, disks that are replaced and named again; in
-                 half of them one or two members more than vote at first
-    two          a group of two, of which one may go on alone (`copies_min`); each is away for long once
-    loss         two of three members, or the votes of all, are lost at once, what only they had as well, and
-                 an operator accepts that; faults while the loss stands, and after
-    a rule       a plan in which that it is off is looked for (`PLANS`): the faults that it takes, in the order
-                 that it takes them, at drawn times
+elections    what `make sim-elections` runs: a half of the seeds is plain, the others are as below
+plain        as in `elections.py`, without an operator
+voters       one to four commands, faults while voters change, disks that are replaced and named again; in
+             half of them one or two members more than vote at first
+two          a group of two, of which one may go on alone (`copies_min`); each is away for long once
+loss         two of three members, or the votes of all, are lost at once, what only they had as well, and
+             an operator accepts that; faults while the loss stands, and after
+a rule       a plan in which that it is off is looked for (`PLANS`): the faults that it takes, in the order
+             that it takes them, at drawn times
 """
 
 import random
@@ -78,7 +79,7 @@ def voters_plan(seed: int) -> Plan:
     if rng.random() < 0.3:
         faults += draw_row(rng, plan.flush)
     if rng.random() < 0.3:
-        faults += draw_tail(rng, members)
+        faults += draw_tail(rng)
     commands = [draw_command(rng, members) for _ in range(rng.randint(1, 4))]
     if rng.random() < 0.5:
         commands.append(Fault(rng.uniform(BEGIN_S, QUIET_S - 12.0), "replace", target(rng), for_s=1.0))
@@ -194,7 +195,7 @@ def draw_gone(rng: random.Random, at: float, flush: Mode) -> list[Fault]:
 def promised_plan(seed: int) -> Plan:
     """Draw that a leader which hung goes on just as another one has its seals, and nobody tells the third.
 
-    For R3a: the third member, which has promised itself to the new leader, still has the stream of the old one.
+    For R3a: the third member, which has promised itself to the new leader, has the stream of the old one.
     """
     rng = random.Random(f"promised {seed}")
     plan = replace(plain_plan(seed), kinds=frozenset())
@@ -213,7 +214,8 @@ def figure_plan(seed: int) -> Plan:
     """Draw what figure 8 of the raft paper shows.
 
     For R7: b0 leads again, and another member, whose disk has room for a part of them, acknowledges records
-    of its first epoch to it. Then b0 is lost, and the leader of the epoch in between, which was cut off, goes on.
+    of its first epoch to it. Then b0 is lost, and the leader of the epoch in between, which was cut off, goes
+    on.
     """
     rng = random.Random(f"figure {seed}")
     plan = replace(plain_plan(seed), kinds=frozenset(), flush="sync")
@@ -289,9 +291,9 @@ def change_plan(seed: int, rule: str) -> Plan:
 
 
 def accepted_plan(seed: int, rule: str) -> Plan:
-    """Draw that two of three go on after a loss, of which one lags, and the other one is away before it follows.
+    """Draw that two of three go on after a loss, and the better log is away before the other follows.
 
-    For R14 to R14d: b0 loses its disk. What it and b2 have committed b1 has not, and b1 has lost power besides,
+    For R14 to R14d: b0 loses its disk. b1 has not what b0 and b2 have committed, and has lost power besides,
     so that it does not vote.
     """
     rng = random.Random(f"{rule} {seed}")
@@ -315,18 +317,21 @@ def accepted_plan(seed: int, rule: str) -> Plan:
         case "R14c":
             faults.append(Fault(at + 2.0, "crash", "b2", for_s=15.0, upon="loss"))
         case "R14d":
+            plan = replace(plan, nameservers=2)  # the second one goes on
             faults = [fault for fault in faults if fault.kind != "full"]
-            faults.append(Fault(at + 2.0, "pause", "n0.nameserver", for_s=10.0, upon="epoch"))
-            faults.append(Fault(at + 9.0, "burst", amount=24.0))
-            faults += [
-                Fault(at + 9.0 + rng.uniform(0.1, 0.5), "gone", name, for_s=1.0) for name in ("b1", "b2")
-            ]
+            faults.append(Fault(at + 2.0, "kill", "n0.nameserver", for_s=10.0, upon="epoch"))
+            lost = at + 9.0 + rng.uniform(0.2, 0.6)
+            faults += [Fault(at + 8.8 + number / 5, "burst", amount=24.0) for number in range(3)]
+            for name in ("b1", "b2"):
+                faults.append(Fault(at + 8.9, "slow", name, for_s=1.0))
+                faults.append(Fault(lost, "gone", name, for_s=1.0))
             faults.append(Fault(at + 22.0, "accept_loss", for_s=15.0))
     return in_order(plan, faults)
 
 
 PLANS: Final[dict[str, Callable[[int], Plan]]] = {
     "elections": elections_plan,
+    "plain": plain_plan,
     "voters": voters_plan,
     "two": two_plan,
     "loss": loss_plan,

@@ -58,7 +58,13 @@ class OperatorClient(LoopNode):
     """
 
     def __init__(
-        self, process: SimProcess, network: SimNetwork, *, endpoint: str, group: str, note: Callable[[str], None]
+        self,
+        process: SimProcess,
+        network: SimNetwork,
+        *,
+        endpoint: str,
+        group: str,
+        note: Callable[[str], None],
     ) -> None:
         super().__init__(process, network)
         self.endpoint, self.group, self.note = endpoint, group, note
@@ -71,9 +77,7 @@ class OperatorClient(LoopNode):
 
     async def main(self) -> None:
         """Give commands, each beside the others."""
-        options = ClientOptions(
-            retry=RetryPolicy(attempts_max=1), request_timeout_s=CALL_S, route_ttl_s=1.0
-        )
+        options = ClientOptions(retry=RetryPolicy(attempts_max=1), request_timeout_s=CALL_S, route_ttl_s=1.0)
         async with Admin(self.endpoint, options=options) as admin, asyncio.TaskGroup() as tasks:
             while True:
                 tasks.create_task(self.carry_out(await self.asked.get(), admin))

@@ -183,7 +183,7 @@ def find_rules(options: argparse.Namespace) -> int:
         print(f"commit {commit()[:7]}, {len(wanted)} of {len(rules)} rules", flush=True)
     for rule in wanted:
         begin = max(options.first, firsts.get(rule, options.first))
-        kind = ELECTION_PLANS.get(rule, "elections") if options.elections else ""
+        kind = ELECTION_PLANS.get(rule, "plain") if options.elections else ""
         draw = PLANS[kind] if kind else drawing(options)
         plans = map(draw, range(begin, begin + seeds_max))
         with switched_off(rule, rules), contextlib.closing(apart(plans, options.jobs)) as results:
@@ -194,7 +194,7 @@ def find_rules(options: argparse.Namespace) -> int:
         else:
             seed = found.plan.seed
             place = f"the {seed - begin + 1}."
-            of_kind = f" of PLAN={kind}" if kind not in ("", "elections") else ""
+            of_kind = f" of PLAN={kind}" if kind else ""
             print(f"found without {rule!r}: seed {seed}{of_kind}, {place}: {found.error[:160]}", flush=True)
     return bool(missed)
 
