@@ -337,13 +337,21 @@ ELECTION_PLANS: Final[dict[str, str]] = {
     for rule in ELECTION_RULES
     if rule.startswith(("R3a ", "R7 ", "R9b ", "R10", "R14"))
 }
-# Rules that no seed before this one notices.
+# Seeds, of the kinds of plans above, before which none notices.
 ELECTION_FIRST_SEEDS: Final[dict[str, int]] = {
     "R1 a leader that restarts needs a new epoch": 10,
     "R2 a candidate leads only with enough seals": 41,
+    "R3a after a promise nothing of lower epochs is taken": 3,
     "R4 only the best log among the seals leads": 4,
     "R9 who may have lost what it acknowledged does not vote": 17,
     "R9a a replaced disk does not vote": 7,
+    "R9b a vote comes back with all that is committed": 7,
+    "R10b prior voters are those with their stores": 2,
+    "R10d nothing else changes as long as there are prior voters": 2,
+    "R10e prior voters are forgotten when new ones have adopted the epoch": 3,
+    "R10f a prior voter may stand, too": 2,
+    "R14b elections copy that a loss was accepted": 2,
+    "R14c a loss is over when voters have adopted an epoch since": 2,
 }
 # Rules that no seed is known to notice: looked for by name only. The models of `tests/failover` find those of
 # them that begin with R, units state the others.
