@@ -35,7 +35,8 @@ So the survivor of two goes on alone: it has all that both had committed. The ot
 back, and an operator makes it a voter again.
 
 **An operator may accept loss** where no election can succeed any more: too many disks are gone, or too many
-may have lost what they acknowledged (`forced`). The member that is named asks all others; the best log of all
+may have lost what they acknowledged (`forced`); or where one can, but a change of the voters can't end any
+more, since too few of the new ones are left to commit: one whose disk was lost again, of two. The member that is named asks all others; the best log of all
 that answer leads, in a new epoch whose record names as voters those that answered, without prior ones, and
 says in which epoch that was (`loss`). The seals of that very epoch count, and give back the vote, also where
 a member may have lost something (R9): what that is, is accepted. As long as `loss` stands, an election needs
@@ -571,8 +572,13 @@ class Election:
         seats[self.member] = facts.seat
         voting = {(member, seat) for member, seat in seats.items() if member == self.member and facts.votes}
         voting |= {(member, answer.seat) for member, answer in answers.items() if answer.votes}
+        # Too few of the new voters are left to commit: the change never ends, and no other one is taken before.
+        unfinished = bool(record.prior or record.loss) and (
+            len(set(seats.items()).intersection(record.voters)) < record.acks
+        )
         if (
-            len(voting.intersection(record.voters)) >= record.seals
+            not unfinished
+            and len(voting.intersection(record.voters)) >= record.seals
             and len(voting.intersection(record.prior)) >= record.prior_seals
         ):
             return "enough voters are there: they elect a leader by themselves, without loss", None

@@ -614,6 +614,21 @@ def test_a_leader_without_a_majority_may_go_on_alone() -> None:
     assert opening == Open(changed)
 
 
+def test_a_change_that_can_not_end_is_given_up_by_accepting_a_loss() -> None:
+    found = leading()
+    two, before = ((1, SEATS[1]), (2, "a" * 32)), ((1, SEATS[1]), (2, SEATS[2]))
+    record = replace(RECORD, epoch=6, leader=1, voters=two, prior=before, prior_acks=2)
+    found.record = record
+    alone = replace(GONE, alone=True, promised=6, promised_to=1)
+    assert "not done yet" in found.change_voters(before, alone)[0]
+    replaced = suspicion(2, seat="b" * 32, log_end=0)  # once more: it is neither of both
+    why, changed = found.forced({2: replaced}, (), alone)
+    assert why == "" and changed is not None and changed.prior == () and changed.loss == 7
+    assert changed.voters == ((1, SEATS[1]), (2, "b" * 32))
+    there = suspicion(2, seat="a" * 32, log_end=0)
+    assert "enough voters are there" in found.forced({2: there}, (), alone)[0], "it adopts the epoch"
+
+
 def test_the_loss_is_over_once_enough_have_adopted_an_epoch() -> None:
     found = leading()
     record = replace(found.candidacy or RECORD, loss=6)
