@@ -24,6 +24,7 @@ committed.py   what must hold in it, of the log; state.py, of what stands beside
 takeover.py    what a person does when a master is lost, and what may be lost with it
 confirmation.py  what a confirmed mark promises
 invariants.py  what must hold meanwhile, and in the end
-rules.py       rules of the production code to switch off: each must be missed; election_rules.py, of elections
+rules.py       rules of the production code to switch off: each must be missed
+election_rules.py  rules of elections, likewise
 run.py         the command: runs seeds, shrinks what fails
 """
