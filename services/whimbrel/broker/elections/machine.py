@@ -36,14 +36,14 @@ back, and an operator makes it a voter again.
 
 **An operator may accept loss** where no election can succeed any more: too many disks are gone, or too many
 may have lost what they acknowledged (`forced`); or where one can, but a change of the voters can't end any
-more, since too few of the new ones are left to commit: one whose disk was lost again, of two. The member that is named asks all others; the best log of all
-that answer leads, in a new epoch whose record names as voters those that answered, without prior ones, and
-says in which epoch that was (`loss`). The seals of that very epoch count, and give back the vote, also where
-a member may have lost something (R9): what that is, is accepted. As long as `loss` stands, an election needs
-the seals of all these voters (R14), and takes the best log among them, so no more is given up than was; one
-that may have lost something since does not vote, as ever (R14d), and an operator may have to say it again.
-The leader has `loss` cleared once enough of them have adopted its epoch (R14c); from then on any `seals` of
-them meet those.
+more, since too few of the new ones are left to commit: one whose disk was lost again, of two. The member that
+is named asks all others; the best log of all that answer leads, in a new epoch whose record names as voters
+those that answered, without prior ones, and says in which epoch that was (`loss`). The seals of that very
+epoch count, and give back the vote, also where a member may have lost something (R9): what that is, is
+accepted. As long as `loss` stands, an election needs the seals of all these voters (R14), and takes the best
+log among them, so no more is given up than was; one that may have lost something since does not vote, as ever
+(R14d), and an operator may have to say it again. The leader has `loss` cleared once enough of them have
+adopted its epoch (R14c); from then on any `seals` of them meet those.
 What this may lose: voters 1, 2, 3; member 1 leads, 2 acknowledges r, both lose power, and 3 is made the
 leader with an empty log: r was answered and is gone. And worse: 1 and 2 were only cut off from 3, and go on
 to commit in their epoch until one of them hears of the new one: all of that is cut off as they follow. The
@@ -572,7 +572,7 @@ class Election:
         seats[self.member] = facts.seat
         voting = {(member, seat) for member, seat in seats.items() if member == self.member and facts.votes}
         voting |= {(member, answer.seat) for member, answer in answers.items() if answer.votes}
-        # Too few of the new voters are left to commit: the change never ends, and no other one is taken before.
+        # Too few of the new voters are left to commit: the change never ends, and another one has to wait.
         unfinished = bool(record.prior or record.loss) and (
             len(set(seats.items()).intersection(record.voters)) < record.acks
         )
