@@ -339,10 +339,10 @@ ELECTION_PLANS: Final[dict[str, str]] = {
 }
 # Seeds, of the kinds of plans above, before which none notices.
 ELECTION_FIRST_SEEDS: Final[dict[str, int]] = {
-    "R1 a leader that restarts needs a new epoch": 10,
-    "R2 a candidate leads only with enough seals": 41,
+    "R1 a leader that restarts needs a new epoch": 11,
+    "R2 a candidate leads only with enough seals": 58,
     "R3a after a promise nothing of lower epochs is taken": 3,
-    "R4 only the best log among the seals leads": 4,
+    "R4 only the best log among the seals leads": 8,
     "R9 who may have lost what it acknowledged does not vote": 17,
     "R9a a replaced disk does not vote": 7,
     "R9b a vote comes back with all that is committed": 7,
