@@ -346,6 +346,7 @@ ELECTION_FIRST_SEEDS: Final[dict[str, int]] = {
     "R9 who may have lost what it acknowledged does not vote": 17,
     "R9a a replaced disk does not vote": 7,
     "R9b a vote comes back with all that is committed": 7,
+    "R10 an election needs seals of the prior voters, too": 2,
     "R10b prior voters are those with their stores": 2,
     "R10d nothing else changes as long as there are prior voters": 2,
     "R10e prior voters are forgotten when new ones have adopted the epoch": 3,
