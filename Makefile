@@ -192,9 +192,9 @@ sim-majority: setup ## simulated groups that commit by majority, under faults: S
 	@PYTHONHASHSEED=0 PYTHONPATH=services:tests $(PY) -m sim.run --majority $(if $(SEED),$(SEED), \
 		--seconds $(or $(SECONDS),60) --jobs $(or $(JOBS),2) --first $(or $(FIRST),1) --count $(or $(COUNT),0))
 
-sim-elections: setup ## simulated groups that elect their masters, under faults: SECONDS=n, COUNT=n, FIRST=n, SEED=n repeats one, RULES=1 tests the test
+sim-elections: setup ## simulated groups that elect their masters, under faults: SECONDS=n, COUNT=n, FIRST=n, SEED=n repeats one, PLAN=voters draws others, RULES=1 tests the test
 	@git log -1 --format='commit %h'
-	@PYTHONHASHSEED=0 PYTHONPATH=services:tests $(PY) -m sim.run --elections $(if $(SEED),$(SEED),$(if $(RULES),--without all --share $(or $(SHARE),1) --jobs $(or $(JOBS),2), \
+	@PYTHONHASHSEED=0 PYTHONPATH=services:tests $(PY) -m sim.run --elections $(if $(PLAN),--plan $(PLAN)) $(if $(SEED),$(SEED),$(if $(RULES),--without all --share $(or $(SHARE),1) --jobs $(or $(JOBS),2), \
 		--seconds $(or $(SECONDS),60) --jobs $(or $(JOBS),2) --first $(or $(FIRST),1) --count $(or $(COUNT),0)))
 
 soak-sim: setup ## hours of seeds: HOURS=n

@@ -32,6 +32,7 @@ SEND_TESTS = (
 )
 PULL_TESTS = ("tests/property/test_lane_pulls.py", "-k", "not nearly_all")
 RECEIVE_TESTS = ("tests/property/test_lane_receives.py", *PULL_TESTS)
+PARKED_TESTS = ("tests/unit/broker/api/test_parked_acks.py",)
 REPLICA_TESTS = (
     "tests/unit/replicator/test_lane_turns.py",
     "tests/unit/replicator/test_follower.py",
@@ -340,9 +341,37 @@ RULES = (
     Rule(
         "acknowledgements fit into the window",
         "pass.rs",
-        "            windows.put(framed(size), call, state);\n",
-        "            windows.left -= framed(size) as i64;\n            windows.fitting += 1;\n",
+        "                windows.put(framed(size), call, state);\n",
+        "                windows.left -= framed(size) as i64;\n                windows.fitting += 1;\n",
         RECEIVE_TESTS,
+    ),
+    Rule(
+        "no more acknowledgements are parked than may be",
+        "pass.rs",
+        "if self.acks_left.is_some_and(|left| left < calls.len()) {",
+        "if false {",
+        PARKED_TESTS,
+    ),
+    Rule(
+        "each acknowledgement that is parked counts",
+        "pass.rs",
+        "if let Some(left) = &mut self.acks_left {",
+        "if let Some(left) = &mut None::<usize> {",
+        PARKED_TESTS,
+    ),
+    Rule(
+        "acknowledgements that are parked take no window yet",
+        "pass.rs",
+        "if self.acks_left.is_some() {",
+        "if false {",
+        PARKED_TESTS,
+    ),
+    Rule(
+        "acknowledgements wait where a majority must have them",
+        "pass.rs",
+        "self.acks_left.is_some()\n",
+        "false\n",
+        PARKED_TESTS,
     ),
     Rule(
         "deliveries are current",

@@ -23,6 +23,7 @@ from storekit import NOW, StoppedClock
 from whimbrel.broker.api.broker_lane import BrokerLane
 from whimbrel.broker.api.receive import ReadSplitting, ReceiveService
 from whimbrel.broker.api.send import SendService
+from whimbrel.broker.cluster.state_quorum import StateQuorum
 from whimbrel.broker.consume.group_consumption import GroupConsumption
 from whimbrel.broker.consume.lane_acks import LaneAcks
 from whimbrel.broker.consume.leases import LeaseTable
@@ -114,6 +115,7 @@ class Side:
     Attributes:
         waits: answers wait until `settle`.
         majority: and so does all that was sent, to be seen.
+        acks_wait: so do acknowledgements: until another member has stored them, by `settle`.
         room: entries that queues may take; beyond, the disk is full.
     """
 
@@ -122,12 +124,14 @@ class Side:
     options: StoreOptions
     waits: bool = False
     majority: bool = False
+    acks_wait: bool = False
     limits: Limits = field(default_factory=Limits)
     guard: Guard | None = None
     now: int = NOW
     arrived: list[Any] = field(default_factory=list)
     delivered: list[Any] = field(default_factory=list)
     handed_on: list[Any] = field(default_factory=list)
+    not_serving: str = ""
 
     def open(self) -> "Side":
         """Open everything; call it on a running loop."""
@@ -177,6 +181,16 @@ class Side:
         self.sends = SendService(self.admission)
         self.clients = Clients()
         self.open_consumption()
+        changes = self.consumption.lease_store
+        self.quorum = StateQuorum(
+            "acknowledgements",
+            others=(2,),
+            copies=2,
+            newest=lambda: changes.number,
+            own=lambda: changes.number,
+            clock=self.appender.loop.time,
+            timeout_s=3.0,
+        )
         self.by_lane: BrokerLane | None = None
         if self.lane is not None:
             self.by_lane = BrokerLane(
@@ -190,6 +204,8 @@ class Side:
                 size_bounds=MESSAGE_BYTES,
                 on_appended=self.counted.appended_many,
                 on_calls=self.counted.calls.observe_many,
+                acks_wait_for=self.quorum if self.acks_wait else None,
+                not_serving=lambda: self.not_serving,
             )
         for topic in self.topics.rows.values():
             self.admission.target_of(topic.name, topic).turn = 0
@@ -277,6 +293,13 @@ class Side:
             known(lambda call, request: messaging.HeartbeatResponse()),
             failing_with(messaging.HeartbeatResponse),
         )
+
+        def held(handle: Callable[[Call, Any], Any]) -> Callable[[Call, Any], Any]:
+            """As `HeldAnswers` does."""
+            if not self.acks_wait:
+                return handle
+            return lambda call, request: self.quorum.hold(handle(call, request))
+
         receives = self.receives
         streams = (
             ServerStreamMethod(
@@ -296,7 +319,7 @@ class Side:
             UnaryMethod(
                 name,
                 getattr(messaging, f"{name}Request"),
-                known(handle),
+                known(held(handle)),
                 failing_with(getattr(messaging, f"{name}Response")),
             )
             for name, handle in (
@@ -316,14 +339,21 @@ class Side:
         """Let everything be on disk that is in the log, and answer."""
         self.appender.flushed_to = self.store.written
         self.appender.complete_waiting()
+        self.store_acks()
+
+    def store_acks(self) -> None:
+        """Let another member store all that was acknowledged, and answer."""
+        self.quorum.stored(2, self.quorum.newest())
         self.server.flush()
 
     def close(self) -> None:
         """Close everything."""
         self.appender.close("the test is over")
-        for timer in (self.by_lane.timer if self.by_lane is not None else None,):
-            if timer is not None:
-                timer.cancel()
+        self.quorum.close("the test is over")
+        if self.by_lane is not None:
+            for parked in (self.by_lane.sends_parked, self.by_lane.acks_parked):
+                if parked.timer is not None:
+                    parked.timer.cancel()
         self.store.close()
 
     def contents(self) -> dict[str, Any]:
@@ -361,6 +391,7 @@ class Side:
             },
             "clients": sorted(self.clients.clients),
             "waiting": len(self.appender.waiting) + len(self.appender.parked),
+            "acknowledgements waiting": self.quorum.waiting_count,
         }
 
     def leases(self) -> dict[str, Any]:

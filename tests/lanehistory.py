@@ -81,9 +81,10 @@ class History:
     """Consumers of a broker, on both sides."""
 
     def __init__(
-        self, root: Path, stub: socket.socket, rng: random.Random, *, style: str = "", waits: bool = False
+        self, root: Path, stub: socket.socket, rng: random.Random, *, style: str = "", **how: bool
     ) -> None:
-        self.two, self.rng = Two(root, stub, waits=waits), rng
+        """`how`: see `Side`."""
+        self.two, self.rng = Two(root, stub, **how), rng
         self.client = Client(rng, style or rng.choice(STYLES))
         self.handles: list[tuple[str, str, str, str]] = []  # group, topic, message id, handle
         self.asked: dict[int, tuple[str, str]] = {}  # group and topic, by stream

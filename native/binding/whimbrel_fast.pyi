@@ -55,7 +55,7 @@ class Answers:
         """Return stream, message, end of its records in the log, window added by the peer, and timeout."""
 
 class ParkedAnswers:
-    """Answers that wait until the log is durable, in its order."""
+    """Answers that wait until the log is durable, in its order; or for numbers that rise likewise."""
 
     oldest_end: int  # -1 without any
     newest_end: int
@@ -63,8 +63,10 @@ class ParkedAnswers:
     next_deadline: float
 
     def __len__(self) -> int: ...
-    def add(self, connection: object, parked_at: float, deadline: float, answers: Answers) -> None:
-        """Add answers behind all others."""
+    def add(
+        self, connection: object, parked_at: float, deadline: float, answers: Answers, end: int | None = None
+    ) -> None:
+        """Add answers behind all others; all of them wait for `end` where it is given."""
 
     def settle(self, durable: int) -> list[tuple[Any, float, Answers]]:
         """Take those whose records end up to an offset: connection, when they were parked, answers."""
@@ -208,7 +210,7 @@ class PlainCalls:
         reads: list[Read],
         log: tuple[int, int, int, int, int | None, int] | None,
         topics: object,
-        leases: object,
+        leases: tuple[object, int | None],
         taken: list[Taken],
     ) -> tuple[Stored | None, list[Settled] | None]:
         """Plan the plain calls of one kind at the begin of each read; nothing is written.
@@ -218,7 +220,8 @@ class PlainCalls:
             log: end, room in bytes, store time and born time in ms, calls that may be parked (None: none is),
                 messages before one that is sampled. None: sends are Python's.
             topics: is asked for `find(topic)`, and for `queue(topic, queue_id)` where `find` does not have it.
-            leases: is asked for `holds(group, topic, queue_id, epoch, offset, serial)`.
+            leases: what is asked for `holds(group, topic, queue_id, epoch, offset, serial)`; acknowledgements that
+                may be parked, None: none is, they are answered at once.
             taken: what becomes of each read is added.
 
         Returns:

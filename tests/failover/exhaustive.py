@@ -2,7 +2,8 @@
 
 A case bounds epochs, entries and faults (`steps.Case`). `explore` looks at all groups that can be reached
 in it, and stops at the first finding, which is one with the fewest steps. Cases are split by the kinds of
-faults, since their product is too large: what one kind needs of epochs and entries it has.
+faults, since their product is too large: what one kind needs of epochs and entries it has. What stands beside
+the log has cases of its own, in a model of its own (`state_steps.py`): an election there needs no log.
 """
 
 import gc
@@ -11,13 +12,17 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeVar
 
-from failover.group import Group, Left
+from failover.group import Left
 from failover.logs import Finding
-from failover.steps import Case, Step, Steps
+from failover.state_group import StateLeft
+from failover.state_steps import StateCase, StateSteps
+from failover.steps import Case, Steps
 
 __all__ = ["CASES", "Outcome", "explore"]
+
+G = TypeVar("G")  # a group of either model
 
 # Member 0 leads epoch 1 with the seal of 1, and 1 has taken its first entry.
 COPIED: Final = (
@@ -52,7 +57,30 @@ CHANGED: Final = (
     "0 leads epoch 2",
 )
 
-CASES: Final[dict[str, Case]] = {
+# Beside the log: member 0 has begun epoch 1 with what 1 has handed over, and by a majority serves.
+BEGUN: Final = ("0 is elected in epoch 1 by [0, 1]", "1 follows 0 in epoch 1", "0 begins epoch 1")
+SERVES: Final = (*BEGUN, "1 takes leases 1 of 0 in epoch 1", "1 takes tables (1, 1) of 0")
+# 0 has changed its leases, which its journal and that of 1 may not have on the disk yet.
+CHANGING: Final = (
+    *SERVES,
+    "0 makes change 0 of leases, its number 2 in epoch 1",
+    "1 takes leases 2 of 0 in epoch 1",
+)
+# 0 and 1 have the change on their disks, and it is answered. 2 has taken it over from 1, has not written it
+# down, and leads with 3 instead of 0 and 1.
+TAKEN_OVER: Final = (
+    *CHANGING,
+    "0 writes its leases down",
+    "1 writes its leases down",
+    "2 is elected in epoch 2 by [1, 2]",
+    "1 follows 2 in epoch 2",
+    "2 begins epoch 2",
+    "1 takes leases 1 of 2 in epoch 2",
+    "1 takes tables (2, 1) of 2",
+    "2 is elected in epoch 3 by [1, 2] with ((2, 2), (3, 3))",
+)
+
+CASES: Final[dict[str, Case | StateCase]] = {
     case.name: case
     for case in (
         Case("elections", epochs_max=3, entries_max=2),
@@ -95,6 +123,43 @@ CASES: Final[dict[str, Case]] = {
             voter_sets=((0, 2), (0, 3)),
             begin=CHANGED,
         ),
+        StateCase("leases", lease_changes=1, begin=BEGUN),
+        StateCase("tables", table_changes=2, begin=BEGUN),
+        StateCase("leases and power cuts", lease_changes=1, left=StateLeft(power_cuts=1), begin=CHANGING),
+        StateCase("leases and a replaced disk", lease_changes=1, left=StateLeft(disks=1), begin=CHANGING),
+        StateCase(
+            "leases and late reports",
+            lease_changes=1,
+            reports=True,
+            begin=(
+                *SERVES,
+                "0 reads in epoch 1 what 1 reported in epoch 1: 1 and 1",
+                "0 makes change 0 of leases, its number 2 in epoch 1",
+            ),
+        ),
+        StateCase("deletions of topics", table_changes=1, deletions=True, begin=BEGUN),
+        StateCase(
+            "leases as voters change",
+            voters=2,
+            lease_changes=1,
+            left=StateLeft(changes=1),
+            voter_sets=((0, 2), (1, 2)),
+            begin=(
+                "0 is elected in epoch 1 by [0]",
+                "0 begins epoch 1",
+                "1 follows 0 in epoch 1",
+                *SERVES[-2:],
+            ),
+        ),
+        StateCase(
+            "a power cut as voters change",
+            members=4,
+            epochs_max=4,
+            lease_changes=1,
+            left=StateLeft(changes=1, power_cuts=1),
+            voter_sets=((2, 3),),
+            begin=TAKEN_OVER,
+        ),
     )
 }
 
@@ -109,7 +174,7 @@ class Outcome:
         whole: whether all that can be reached was looked at.
     """
 
-    case: Case
+    case: Case | StateCase
     groups: int
     finding: Finding | None
     steps: list[str]
@@ -117,22 +182,30 @@ class Outcome:
     seconds: float
 
 
-def explore(case: Case, off: frozenset[str] = frozenset(), groups_max: int = 3_000_000) -> Outcome:
+def explore(
+    case: Case | StateCase, off: frozenset[str] = frozenset(), groups_max: int = 3_000_000
+) -> Outcome:
     """Look at all groups that a case can come to, with these rules off, up to the first finding."""
     enabled = gc.isenabled()
     gc.disable()  # hundreds of thousands of tuples stay, and no cycles: looking through them doubles the time
     try:
-        return search(case, Steps(case, off).after, groups_max)
+        if isinstance(case, StateCase):
+            return search(case, case.first(), StateSteps(case, off).after, groups_max)
+        return search(case, case.first(), Steps(case, off).after, groups_max)
     finally:
         if enabled:
             gc.enable()
 
 
-def search(case: Case, after: Callable[[Group], Iterable[Step]], groups_max: int) -> Outcome:
+def search(
+    case: Case | StateCase,
+    first: G,
+    after: Callable[[G], Iterable[tuple[str, G, Finding | None]]],
+    groups_max: int,
+) -> Outcome:
     """Look breadth first at what comes after what."""
     began = time.process_time()
-    first = case.first()
-    came: dict[Group, tuple[Group, str] | None] = {first: None}
+    came: dict[G, tuple[G, str] | None] = {first: None}
     for line in case.begin:
         reached = next(group for name, group, _ in after(first) if name == line)
         came[reached] = first, line
@@ -150,7 +223,7 @@ def search(case: Case, after: Callable[[Group], Iterable[Step]], groups_max: int
     return Outcome(case, len(came), None, [], not waiting, time.process_time() - began)
 
 
-def path(came: dict[Group, tuple[Group, str] | None], group: Group) -> list[str]:
+def path(came: dict[G, tuple[G, str] | None], group: G) -> list[str]:
     """Return the steps that lead to a group."""
     steps: list[str] = []
     while step := came[group]:

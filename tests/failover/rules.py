@@ -3,7 +3,9 @@
 A rule that is switched off has to be found: by level 1 in the cases that are named, by level 2 in the
 histories that are named. Some are found by one level only; where a rule can't be found alone, because
 another one covers it, its entry says so and which rules are off with it. Identifiers are those of the
-design; primes and letters behind them are parts that can be off alone.
+design; primes and letters behind them are parts that can be off alone. R1 to R14 are about the log, Q0 to Q8
+about what stands beside it (`broker/cluster/state_quorum.py`, `leader_state.py`, `follower_state.py`): level
+1 has models of both, level 2 of the log alone.
 """
 
 from dataclasses import dataclass
@@ -43,6 +45,7 @@ class Rule:
 
 LOST: Final = frozenset({"I2", "I3"})  # what was committed is not there, or something else is
 CUT: Final = LOST | {"I4", "I5", "I6", "I7"}  # the same, seen earlier: as it is cut, or as logs part
+FORGOTTEN: Final = frozenset({"I11"})  # what was told of leases or tables a later leader does not know
 
 RULES: Final[dict[str, Rule]] = {
     rule.id: rule
@@ -157,8 +160,8 @@ RULES: Final[dict[str, Rule]] = {
         Rule(
             "R9a",
             "Seats have a uuid: a replaced disk does not vote in the old one's name.",
-            ("replaced disks",),
-            CUT,
+            ("replaced disks", "leases and a replaced disk"),
+            CUT | FORGOTTEN,
             "disks",
             60,
         ),
@@ -271,6 +274,101 @@ RULES: Final[dict[str, Rule]] = {
             CUT,
             "sync",
             20,
+        ),
+        Rule(
+            "Q0",
+            "An answer waits until a majority has the change.",
+            ("leases", "tables"),
+            FORGOTTEN,
+        ),
+        Rule(
+            "Q1",
+            "A leader takes part only with members that have promised its epoch.",
+            ("leases",),
+            FORGOTTEN,
+            note="Tables stand without it, since Q1b is about them.",
+        ),
+        Rule(
+            "Q1a",
+            "Who has promised another epoch reports nothing more over its older stream.",
+            ("leases",),
+            FORGOTTEN,
+            along=("Q2a",),
+            note="Q2a covers it: the older stream ends before the state is handed over on the next one.",
+        ),
+        Rule(
+            "Q1b",
+            "A member takes the tables of the leader whose epoch it has promised, and no others.",
+            ("tables",),
+            FORGOTTEN,
+        ),
+        Rule(
+            "Q2",
+            "Reports count over streams of this leadership only: the next one's numbers begin anew.",
+            ("leases and late reports",),
+            FORGOTTEN,
+        ),
+        Rule(
+            "Q2a",
+            "A member has one stream at a time.",
+            note="Alone it costs nothing, since Q1a covers it; with Q1a off as well answers are lost.",
+        ),
+        Rule(
+            "Q3",
+            "What is there already is told only once a majority has all changes so far.",
+            ("leases", "tables"),
+            FORGOTTEN,
+        ),
+        Rule(
+            "Q4",
+            "Enough members hand their state over before a leader begins, so that they meet every answer.",
+            ("leases", "tables"),
+            FORGOTTEN,
+        ),
+        Rule(
+            "Q5",
+            "A leader writes its tables anew under its own epoch, as its first change.",
+            ("tables",),
+            FORGOTTEN,
+        ),
+        Rule(
+            "Q5a",
+            "Of the tables that are handed over the newest win.",
+            ("tables",),
+            FORGOTTEN,
+        ),
+        Rule(
+            "Q5b",
+            "A leader serves once a majority has its tables.",
+            ("tables",),
+            FORGOTTEN,
+            along=("Q3",),
+            note="Q3 covers it for all answers that wait. It keeps calls that don't, of consumers, from "
+            "topics and groups that may be taken back.",
+        ),
+        Rule(
+            "Q6",
+            "A report, and what a leader counts of itself, is about what is on the disk.",
+            ("leases and power cuts",),
+            FORGOTTEN,
+        ),
+        Rule(
+            "Q7",
+            "Where queues of deleted topics ended goes back with the tables in which they were deleted.",
+            ("deletions of topics",),
+            frozenset({"I3"}),
+        ),
+        Rule(
+            "Q8",
+            "The prior voters are cleared as so many new ones as commit hold what the leader began with.",
+            ("leases as voters change", "a power cut as voters change"),
+            FORGOTTEN,
+        ),
+        Rule(
+            "Q8a",
+            "The leader is one of these only with what is on its own disk.",
+            ("a power cut as voters change",),
+            FORGOTTEN,
         ),
     )
 }

@@ -9,7 +9,7 @@ import grpc
 import pytest
 
 from brokerapi import queue
-from electionkit import ElectedGroup, Member
+from electionkit import ElectedGroup, Member, bodies_of
 from processes import until
 from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as v2
 from whimbrel.pb.whimbrel.admin.v1 import admin_service_pb2 as admin
@@ -99,6 +99,36 @@ def test_a_topic_that_a_send_has_made_keeps_its_queues(group: ElectedGroup) -> N
     before = leader.peer.administer("DescribeTopic", name="auto").topic
     leader = kill_after(group, leader)
     assert leader.peer.administer("DescribeTopic", name="auto").topic == before
+
+
+@pytest.mark.slow
+def test_a_deletion_that_is_taken_back_with_its_leader_hides_nothing(group: ElectedGroup) -> None:
+    """Q7: that member follows the next leader, in whose tables the topic is, and then leads itself."""
+
+    def shows_all(member: Member) -> bool:
+        return sorted(bodies_of(member.peer)) == [b"first", b"second"]
+
+    old = group.await_leader()
+    others = [member for member in group.members.values() if member is not old]
+    for member in others:
+        member.kill()
+    with pytest.raises(grpc.RpcError) as caught:
+        old.peer.administer("DeleteTopic", name="t")
+    assert caught.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+    assert bodies_of(old.peer) == []
+    old.kill()
+    for member in others:
+        member.start()
+    successor = group.await_leader(old)
+    until(lambda: successor.peer.send("t", b"second").status.code == v2.OK, timeout=10)
+    old.start()
+    until(lambda: shows_all(old), timeout=15, what="what was deleted there")
+    for _ in range(SLOW_ROUNDS):
+        if (leader := group.await_leader()) is old:
+            break
+        kill_after(group, leader)
+    assert old.leads() and shows_all(old)
+    until(lambda: all(map(shows_all, group.members.values())), timeout=15, what="the same on all members")
 
 
 def test_without_a_majority_answers_say_so_in_time_and_the_repeated_call_succeeds_later(

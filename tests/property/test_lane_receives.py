@@ -124,9 +124,24 @@ def some_call(history: History) -> bytes:
 def test_the_lane_does_nearly_all_of_what_is_plain(
     tmp_path: Path, stub: socket.socket, kind: str, style: str, alone: bool
 ) -> None:
+    done_by_the_lane(tmp_path, stub, kind, style, alone=alone)
+
+
+@pytest.mark.parametrize("alone", [True, False], ids=["one by one", "together"])
+def test_so_it_does_where_acknowledgements_wait_for_a_majority(
+    tmp_path: Path, stub: socket.socket, alone: bool
+) -> None:
+    done_by_the_lane(tmp_path, stub, "any text", "java", alone=alone, acks_wait=True)
+
+
+def done_by_the_lane(
+    root: Path, stub: socket.socket, kind: str, style: str, *, alone: bool, **how: bool
+) -> None:
+    """Receive and acknowledge plain messages, and count those of the lane."""
+
     def body() -> None:
         rng = random.Random(SEED)
-        history = History(tmp_path, stub, rng, style=style)
+        history = History(root, stub, rng, style=style, **how)
         two, client, count = history.two, history.client, 100
         history.begin()
         history.window()
@@ -140,6 +155,7 @@ def test_the_lane_does_nearly_all_of_what_is_plain(
             history.handles.clear()
             for some in [[one] for one in entries] if alone else [entries] if entries else []:
                 two.feed(history.ack("g", "orders", some))
+            two.settle()
         history.check()
         lane = two.lane
         share = f"{lane.delivered} messages and {lane.acknowledged} acknowledgements of {count} by the lane"
@@ -239,7 +255,7 @@ def test_generated_histories_of_consumers_go_the_same_way(
 
 def generated(work: Path, stub: socket.socket, rng: random.Random) -> int:
     """Play a generated history over some connections; return how many calls it has made."""
-    history = History(work, stub, rng, waits=rng.random() < 0.3)
+    history = History(work, stub, rng, waits=rng.random() < 0.3, acks_wait=rng.random() < 0.4)
     calls = play(history)
     for _ in range(CONNECTIONS - 1):
         history.connect_anew()

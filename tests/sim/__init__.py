@@ -17,9 +17,14 @@ clients.py     producers, a consumer and a reader, and what they note in a histo
 plan.py        layout, modes and faults, drawn from a seed
 cluster.py     the run of a cluster by a plan, with its faults
 kinds.py       clients of delayed, transactional, ordered and failing messages, and what must hold of them
+elections.py   plans of groups that elect their masters; operations.py has those with an operator
+elected.py     such a group: who leads, and where its faults strike
+operators.py   who gives commands to it, by the client library
+committed.py   what must hold in it, of the log; state.py, of what stands beside the log
 takeover.py    what a person does when a master is lost, and what may be lost with it
 confirmation.py  what a confirmed mark promises
 invariants.py  what must hold meanwhile, and in the end
 rules.py       rules of the production code to switch off: each must be missed
+election_rules.py  rules of elections, likewise
 run.py         the command: runs seeds, shrinks what fails
 """

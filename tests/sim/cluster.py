@@ -29,6 +29,7 @@ from sim.lifecycle import AdminClient
 from sim.machine import SimHost
 from sim.network import SimNetwork
 from sim.nodes import BrokerNode, LoopNode, NameserverNode, ReplicatorNode
+from sim.operators import OPERATIONS, Operators
 from sim.plan import END_S, QUIET_S, Fault, Plan
 from sim.positions import LedgerClient
 from sim.process import SimProcess
@@ -123,7 +124,8 @@ class Cluster:
         after_step: called after every fault and every CHECK_S.
         on_ack: called when a send was answered OK.
         takeovers: the person who sees to groups whose master is lost.
-        elections: where the group elects its master, and there is no person to do anything; else None.
+        elections: where the group elects its master; else None.
+        operators: who gives commands to such a group, in plans that have them; else None.
         caught: power losses of all that were to come upon a send, and did.
     """
 
@@ -152,6 +154,7 @@ class Cluster:
         self.after_step: list[Callable[[], None]] = []
         self.on_ack: list[Callable[[Sent], None]] = []
         self.elections = Elections(self) if plan.elected else None
+        self.operators: Operators | None = None
         self.takeovers = Takeovers(self)
         self.caught = 0
         self.build()
@@ -218,6 +221,8 @@ class Cluster:
         )
         self.nodes.append(self.bursts)
         self.add_upkeep(access)
+        if plan.operated and self.elections is not None:
+            self.operators = Operators(self, self.elections, access)
         self.kinds.start(access)
         for fault in plan.faults:
             self.scheduler.at(fault.at, partial(self.happen, fault))
@@ -269,7 +274,7 @@ class Cluster:
                 master="" if self.plan.elected else self.addresses["b0"],
             )
             self.nodes.append(self.ledger)
-        if self.plan.elected:
+        if self.plan.elected and not self.plan.loses:
             process = self.process("tables", self.addresses["c1"])
             self.tables = TablesClient(process, network, endpoint=access, until=QUIET_S)
             self.nodes.append(self.tables)
@@ -332,6 +337,7 @@ class Cluster:
             flush=plan.flush,
             replication=plan.replication,
             voters=self.voters(member.group),
+            copies_min=plan.copies_min,
             expected_slaves=plan.slaves,
             auto_create_topics=True,
             auto_create_groups=True,
@@ -353,10 +359,11 @@ class Cluster:
         """Return the ids of those whose copies count where a majority commits."""
         if self.plan.replication != "majority":
             return ()
+        if self.plan.elected:  # of a new group; afterwards its record counts
+            return tuple(map(str, range(1, 2 + self.plan.slaves)))
         known = [member for member in self.members.values() if member.group == group]
         numbers = {member.number for member in known} if len(known) > self.plan.slaves else set()
-        first = int(self.plan.elected)
-        return tuple(map(str, sorted(numbers or range(first, first + 1 + self.plan.slaves))))
+        return tuple(map(str, sorted(numbers or range(1 + self.plan.slaves))))
 
     def role_of(self, member: Member) -> Literal["master", "slave", "elected"]:
         """Return the role that a member's processes are started with."""
@@ -478,7 +485,10 @@ class Cluster:
             self.note(f"{fault} is more than the modes promise to stand now: left out")
             return
         self.note(str(fault))
-        getattr(self, f"fault_{fault.kind}")(fault)
+        if fault.kind not in OPERATIONS:
+            getattr(self, f"fault_{fault.kind}")(fault)
+        elif self.operators is not None:
+            self.operators.give(fault)
         for look in self.after_step:
             look()
 
@@ -662,8 +672,26 @@ class Cluster:
     fault_rejoin = fault_shorter = fault_promote
 
     def fault_replace(self, fault: Fault) -> None:
-        """Give a slave an empty disk."""
+        """Give a slave an empty disk; an operator names it a voter again."""
         self.lose_power(self.members[fault.target], fault.for_s, disk=self.new_disk())
+        if self.operators is not None:
+            self.operators.name_again(after_s=fault.for_s)
+
+    def fault_gone(self, fault: Fault) -> None:
+        """Let a host lose power whatever the modes promise, with an amount of 1 its disk as well."""
+        self.history.losses.append(self.scheduler.now)
+        self.lose_power(
+            self.members[fault.target], fault.for_s, disk=self.new_disk() if fault.amount else None
+        )
+
+    def fault_resume(self, fault: Fault) -> None:
+        """Let all go on that are paused."""
+        for part in PARTS:
+            self.parts(f"{fault.target}.{part}")[0].resume()
+
+    def fault_mend(self, fault: Fault) -> None:
+        """Let everything pass between two hosts again."""
+        self.network.mend(self.addresses[fault.target], self.addresses[fault.other])
 
     def fault_clock(self, fault: Fault) -> None:
         """Let a wall clock jump."""
@@ -677,9 +705,9 @@ class Cluster:
         disk.inject("sync", path=f"{ROOT}/[cw][oh][mi]*/*[0-9][0-9][0-9][0-9]", times=int(fault.amount))
 
     def fault_full(self, fault: Fault) -> None:
-        """Let a disk have no room for a while."""
+        """Let a disk have no room for a while, or for so many bytes."""
         disk = self.members[fault.target].disk
-        disk.capacity = disk.used
+        disk.capacity = disk.used + int(fault.amount)
 
         def end() -> None:
             disk.capacity = None
@@ -698,3 +726,5 @@ class Cluster:
             member.held_down.clear()
             member.disk.heal()
             member.disk.capacity = None
+        if self.operators is not None:
+            self.operators.tidy()

@@ -1,16 +1,18 @@
 """What must hold in a group that elects its master, by the numbers of the design of failover.
 
 The truth is what was committed: whenever a leader moves its commit offset, the bytes up to there are taken
-from its log, and never change.
+from its log, and never change; unless an operator accepts that something is lost (`accepted`).
 
     I1    an epoch is begun once, by one member
     I2    the log of who begins an epoch holds all that was committed; so does that of who commits
     I3    what a member's queues show is what was committed at that place, and nothing else
-    I4    what is committed is held by a majority at that moment, on their medium where flush is synchronous;
+    I4    what is committed is held at that moment by a majority of those that vote under its leader, with the
+          stores that they vote with, on their medium where flush is synchronous;
           a send that is answered OK was committed at the place that its receipt names
     I5    no member's log loses a committed byte that it had, but by a loss of power with asynchronous flush,
-          or with its disk
-    I6    a member's mark of what is committed never goes back while its machine has power, and its disk room
+          with its disk, or where an operator has it emptied
+    I6    a member's mark of what is committed never goes back while its machine has power, and its disk room;
+          with the same exceptions
     I7    logs with the same epoch from the same offset on have the same bytes up to where it ends in one
     I8    in the committed log a queue's offsets have no gaps and no repeats
     I10   bytes that were cut off a log are in whimbrel/cut
@@ -18,6 +20,11 @@ from its log, and never change.
 
 I1, I2, I4 and I10 are checked when it happens, the others after every fault and every half second. `state.py`
 has I9 and I11, which are about leases and metadata.
+
+**A loss that was accepted** is what the log of the member lacks that is to lead then, as it is when the
+coordinator's record says so. From then on the truth is what it has, and nothing of that may be lost (R14).
+Sends that are lost by then become ones of unknown outcome. Members that vote no longer may show it, and say
+that it is committed, for as long as they have it.
 """
 
 from bisect import bisect_right
@@ -33,6 +40,7 @@ from sim.plan import QUIET_S
 from whimbrel.broker.elections.machine import State
 from whimbrel.errors import WhimbrelError
 from whimbrel.ha.epochs import Epochs, common_epoch, consistent_point, decode_epochs
+from whimbrel.model.group_record import GroupRecord, majority
 from whimbrel.store.codec import decode_record
 from whimbrel.store.cut import directory_range
 from whimbrel.store.epoch_file import EPOCH_FILE
@@ -84,6 +92,9 @@ class Committed:
         entries: the committed records, by queue.
         upto: by epoch, up to where its leader has committed what nobody had before.
         ends: of the committed records.
+        lost: by queue, what was given up, as an operator has accepted.
+        excused: members whose logs may hold it.
+        emptying: members whose stores are being emptied.
     """
 
     def __init__(
@@ -100,6 +111,9 @@ class Committed:
         self.lost_power: dict[str, float] = {}
         self.led_at = -1.0  # when a leader last took sends
         self.noted_at = 0.0
+        self.lost: dict[Queue, list[Entry]] = {}
+        self.excused: set[str] = set()
+        self.emptying: set[str] = set()
         elections.watchers.append(self)
 
     # When it happens
@@ -146,14 +160,17 @@ class Committed:
         self.looked("I4")
         durable = self.cluster.plan.flush == "sync"
         end, now = len(self.log), self.cluster.scheduler.now
+        elector = self.elections.elector(leader)
+        assert elector is not None and elector.term is not None
+        voters = elector.term.voters
         holders = [
             member.name
             for member in self.elections.group
-            if not member.lives  # another disk has no seat (R9a)
+            if (member.number, self.elections.seat(member)) in voters  # another disk has no vote (R9a)
             if self.read(member, begin, end, durable=durable) == self.log[begin:end]
             or (not durable and now - self.lost_power.get(member.name, -CUT_OFF_S) < CUT_OFF_S)
         ]
-        if len(holders) <= len(self.seen) // 2:
+        if len(holders) < majority(len(voters)):
             self.fail("I4", f"{leader.name} commits [{begin}, {end}), which only {holders} hold")
 
     def index(self) -> None:
@@ -225,6 +242,54 @@ class Committed:
     def serves(self, member: Member, role: Any) -> None:
         """Nothing."""
 
+    def accepted(self, record: GroupRecord) -> None:
+        """Give up what the log of who is to lead does not have."""
+        leader = next(member for member in self.elections.group if member.number == record.leader)
+        end = self.border(self.held(leader, durable=False))
+        self.looked("accepted losses")
+        voters = dict(record.voters)
+        self.excused |= {one.name for one in self.elections.group if one.number not in voters}
+        self.cluster.history.losses.append(self.cluster.scheduler.now)
+        for queue, known in self.entries.items():
+            gone = [entry for entry in known if entry.offset >= end]
+            self.lost.setdefault(queue, []).extend(gone)
+            for _ in gone:
+                self.looked("lost as accepted")
+            del known[len(known) - len(gone) :]
+        self.cluster.note(f"[{end}, {len(self.log)}) of what was committed is given up")
+        del self.log[end:], self.ends[bisect_right(self.ends, end) :]
+        self.walked = end
+        self.upto = {epoch: min(upto, end) for epoch, upto in self.upto.items()}
+        for seen in self.seen.values():
+            seen.held, seen.confirmed = min(seen.held, end), min(seen.confirmed, end)
+        self.forget_lost()
+
+    def empties(self, member: Member) -> None:
+        """Look at nothing that it loses by that."""
+        self.emptying.add(member.name)
+
+    def has_emptied(self, member: Member) -> None:
+        """Look from here on."""
+        self.looked("emptied stores")
+        self.emptying.discard(member.name)
+        self.seen[member.name].held = self.seen[member.name].confirmed = 0
+
+    def forget_lost(self) -> None:
+        """Have the history know that what was given up may be anywhere, or nowhere."""
+        for (topic, _), entries in self.lost.items():
+            sends = self.cluster.histories[topic].sends if topic in self.cluster.histories else {}
+            for entry in entries:
+                sent = sends.get(entry.body)
+                if sent is not None:
+                    sent.outcome, sent.tries_unknown, sent.place = "unknown", True, None
+
+    def has_all(self, member: Member) -> bool:
+        """Return whether a member's log is a part of what is committed."""
+        page = member.page
+        if page is None or not page.epoch or page.confirmed > page.written:
+            return False
+        return self.held(member, durable=False) >= page.written
+
     # After every fault, and every half second
 
     def step(self) -> None:
@@ -232,8 +297,12 @@ class Committed:
         members = self.elections.group
         for member in members:
             self.note_power(member)
+            if member.name in self.emptying:
+                continue
             self.check_held(member)
-            if member.up:
+            if member.name in self.excused and member.up and self.has_all(member):
+                self.excused.remove(member.name)
+            if member.up and member.name not in self.excused:
                 self.check_mark(member)
                 self.check_queues(member)
         for number, member in enumerate(members):
@@ -248,6 +317,8 @@ class Committed:
             self.lost_power[member.name] = self.cluster.scheduler.now
             if seen.generation[0] != generation[0] or self.cluster.plan.flush == "async":
                 seen.held = 0
+            if seen.generation[0] != generation[0]:
+                self.emptying.discard(member.name)
             seen.confirmed = 0
             seen.generation = generation
 
@@ -364,6 +435,9 @@ class Committed:
         """I4: what was answered OK was committed where its receipt says."""
         assert sent.place is not None
         topic, queue_id, offset = sent.place
+        given_up = self.lost.get((topic.partition("/")[2], queue_id), [])
+        if any(entry.body == sent.id for entry in given_up):
+            return
         self.looked("answers")
         known = self.entries.get((topic.partition("/")[2], queue_id), [])
         if offset >= len(known):

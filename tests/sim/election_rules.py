@@ -1,9 +1,13 @@
 """Rules of elections that can be switched off, one at a time, as in `rules.py`: `make sim-elections RULES=1`.
 
-R1 to R13 bear the identifiers of `tests/failover/rules.py`, whose models find them as well. Q0 to Q6 concern
+R1 to R14d bear the identifiers of `tests/failover/rules.py`, whose models find them as well. Q0 to Q6 concern
 what stands beside the log (`cluster/state_quorum.py`, `cluster/leader_state.py`).
+
+Each is looked for in plans of one kind (`operations.py`): `ELECTION_PLANS` says of which; the others in plain
+ones.
 """
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 from weakref import WeakKeyDictionary
@@ -20,18 +24,21 @@ from whimbrel.broker.roles.epochs import begin_epoch
 from whimbrel.errors import WhimbrelError
 from whimbrel.ha.epochs import encode_epochs
 from whimbrel.ha.switching import SwitchingSlave
-from whimbrel.model.group_record import GroupRecord
+from whimbrel.model.elections import Suspicion
+from whimbrel.model.group_record import VOTERS_MAX, GroupRecord, Voters
 from whimbrel.replicator import promises
 from whimbrel.replicator.feeder import Feeder
 from whimbrel.replicator.follower import Follower
 from whimbrel.replicator.promises import Promises
 from whimbrel.store import divergence
+from whimbrel.store.codec import UNIT
 from whimbrel.store.epoch_file import EpochFile
 from whimbrel.store.master_store import MasterStore
 from whimbrel.store.seat_file import Seat
 from whimbrel.store.shared_page import SharedPage
+from whimbrel.store.uncommitted import PackedRun
 
-__all__ = ["ELECTION_FIRST_SEEDS", "ELECTION_RULES", "UNSEEN"]
+__all__ = ["ELECTION_FIRST_SEEDS", "ELECTION_PLANS", "ELECTION_RULES", "UNSEEN"]
 
 
 def nothing(*_: Any, **__: Any) -> None:
@@ -123,6 +130,24 @@ def acks_of_any_epoch(self: SharedPage) -> list[tuple[int, int]]:
     return [(member, self.cells[cell]) for member, cell in self.look_at_members().counted]
 
 
+def take_files_apart(self: MasterStore) -> None:
+    """Commit what the log holds from before the epoch file by file (R7 off: as a whole it covers that)."""
+    take_uncommitted(self)
+    waiting = self.uncommitted
+    if waiting is None or not waiting.groups:
+        return
+    end, runs, *rest = waiting.groups.pop()
+    size = self.options.commitlog_file_size
+    borders = [*range(waiting.committed - waiting.committed % size + size, end, size), end]
+    for low, high in zip([0, *borders], borders, strict=False):
+        pieces: list[PackedRun] = []
+        for queue, entries, _ in runs:
+            units = [unit for unit in UNIT.iter_unpack(entries) if low <= unit[0] < high]
+            if units:
+                pieces.append((queue, b"".join(UNIT.pack(*unit) for unit in units), units[-1][2]))
+        waiting.groups.append((high, pieces, *rest))
+
+
 def regain_at_adoption(self: Follower, kept: Promises, core: SwitchingSlave) -> None:
     """Vote again once the epoch is adopted (R9b off)."""
     if core.epochs and core.epochs[-1][0] == core.leader_epoch:
@@ -162,9 +187,63 @@ def take_no_tables(self: LeaderState, stream: MemberStream, piece: bytes, *, don
     stream.tables_done = stream.tables_done or done
 
 
+def sealed_by_prior_ids(self: Election, record: GroupRecord) -> bool:
+    """Return whether enough have sealed, of the prior voters whatever their disks (R10b off)."""
+    given = [seal for seal in self.seals.values() if seal.votes or record.waives]
+    prior = {member for member, _ in record.prior}
+    return (
+        len({(seal.member, seal.seat) for seal in given}.intersection(record.voters)) >= record.seals
+        and len({seal.member for seal in given} & prior) >= record.prior_seals
+    )
+
+
+def stand_without_prior(self: Election, record: GroupRecord, facts: Facts) -> list[Action]:
+    """Stand, and forget the prior voters (R10c off)."""
+    return stand(self, replace(record, prior=(), prior_acks=0), facts)
+
+
+def stand_without_loss(self: Election, record: GroupRecord, facts: Facts) -> list[Action]:
+    """Stand, and forget that a loss was accepted (R14b off)."""
+    return stand(self, replace(record, loss=0), facts)
+
+
+def change_again(self: Election, voters: Voters, facts: Facts) -> tuple[str, list[Action]]:
+    """Have other voters take the place of those that a change has named which is not done (R10d off)."""
+    record = self.record
+    if self.state is State.LEADING and record is not None and record.prior and voters != record.voters:
+        return "", self.name_voters(replace(record, out=()), voters, "the voters change", facts)
+    return change_voters(self, voters, facts)
+
+
+def forget_prior_at_once(self: Election, facts: Facts) -> list[Action]:
+    """Have the prior voters forgotten, whoever has adopted the epoch (R10e off)."""
+    pending = self.record is not None and self.record.prior
+    return forget_prior(self, replace(facts, adopted=VOTERS_MAX) if pending else facts)
+
+
+def forget_loss_at_once(self: Election, facts: Facts) -> list[Action]:
+    """Have an accepted loss be over, whoever has adopted the epoch (R14c off)."""
+    pending = self.record is not None and self.record.loss
+    return forget_prior(self, replace(facts, adopted=VOTERS_MAX) if pending else facts)
+
+
+def may_stand_after_loss(self: Election, record: GroupRecord, facts: Facts) -> bool:
+    """Return whether a member may lead, whatever it has lost since a loss was accepted (R14d off)."""
+    return may_stand(self, record, replace(facts, votes=True) if record.loss else facts)
+
+
+def suspected_after_loss(self: Election, answer: Suspicion, facts: Facts) -> list[Action]:
+    """Count a member that hears no leader, whatever it has lost since a loss was accepted (R14d off)."""
+    pending = self.record is not None and self.record.loss
+    return suspected(self, replace(answer, votes=True) if pending else answer, facts)
+
+
 LAST: WeakKeyDictionary[StateQuorum, int] = WeakKeyDictionary()
 hold = StateQuorum.hold
 consider, end_for = Election.consider, Feeder.end_for
+take_uncommitted = MasterStore.take_uncommitted
+may_stand, suspected = Election.may_stand, Election.suspected
+stand, change_voters, forget_prior = Election.stand, Election.change_voters, Election.forget_prior
 
 ELECTION_RULES: Final[dict[str, tuple[Patch, ...]]] = {
     "R1 a leader that restarts needs a new epoch": (
@@ -184,7 +263,10 @@ ELECTION_RULES: Final[dict[str, tuple[Patch, ...]]] = {
     ),
     "R5, R6 the list of epochs is on disk before what is in them": ((EpochFile, "save", save_in_the_cache),),
     "R6 a follower writes down which epochs its log is in": ((Follower, "write_epochs", adopt_in_mind),),
-    "R7 reports count from the start of the epoch on": ((SharedPage, "member_acks", acks_of_any_epoch),),
+    "R7 reports count from the start of the epoch on": (
+        (SharedPage, "member_acks", acks_of_any_epoch),
+        (MasterStore, "take_uncommitted", take_files_apart),
+    ),
     "R9 who may have lost what it acknowledged does not vote": (
         (promises, "may_vote", lambda *_, **__: True),
     ),
@@ -194,12 +276,45 @@ ELECTION_RULES: Final[dict[str, tuple[Patch, ...]]] = {
         (SharedPage, "seat_of", lambda *_: AnySeat()),
     ),
     "R9b a vote comes back with all that is committed": ((Follower, "regain_vote", regain_at_adoption),),
+    "R10 an election needs seals of the prior voters, too": (
+        (GroupRecord, "prior_seals", property(lambda self: 0)),
+    ),
+    "R10b prior voters are those with their stores": (
+        (Election, "sealed_by", sealed_by_prior_ids),
+        (
+            GroupRecord,
+            "electable",
+            lambda self, member, seat: (member, seat) in self.voters or member in dict(self.prior),
+        ),
+    ),
+    "R10c elections copy the prior voters": ((Election, "stand", stand_without_prior),),
+    "R10d nothing else changes as long as there are prior voters": (
+        (Election, "change_voters", change_again),
+    ),
+    "R10e prior voters are forgotten when new ones have adopted the epoch": (
+        (Election, "forget_prior", forget_prior_at_once),
+    ),
+    "R10f a prior voter may stand, too": (
+        (GroupRecord, "electable", lambda self, member, seat: (member, seat) in self.voters),
+    ),
     "R11b only what was published for this connection returns a vote": (
         (Feeder, "end_for", tell_any_commit),
     ),
     "R13 a log is cut where it parts from the leader's": (
         (SwitchingSlave, "judge", nothing),
         (Follower, "overlap_start", lambda self, _: self.log.end),
+    ),
+    "R14 after a loss an election needs all voters": (
+        (GroupRecord, "seals", property(lambda self: len(self.voters) - self.acks + 1)),
+    ),
+    "R14b elections copy that a loss was accepted": ((Election, "stand", stand_without_loss),),
+    "R14c a loss is over when voters have adopted an epoch since": (
+        (Election, "forget_prior", forget_loss_at_once),
+    ),
+    "R14d what is lost later is not accepted": (
+        (GroupRecord, "waives", property(lambda self: bool(self.loss))),
+        (Election, "may_stand", may_stand_after_loss),
+        (Election, "suspected", suspected_after_loss),
     ),
     "a majority holds what is committed": ((MajorityCommit, "advance", lambda self: commit_alone(self)),),
     "Q0 answers wait until a majority has the change": (
@@ -216,20 +331,33 @@ ELECTION_RULES: Final[dict[str, tuple[Patch, ...]]] = {
     "Q6 a report is of what is on the disk": ((LeaseStore, "durable", property(lambda self: self.number)),),
     "what is cut is kept": ((divergence, "save", cut_without_keeping),),
 }
-# Rules that no seed before this one notices.
+# Kinds of plans in which rules are looked for.
+ELECTION_PLANS: Final[dict[str, str]] = {
+    rule: rule.partition(" ")[0]
+    for rule in ELECTION_RULES
+    if rule.startswith(("R3a ", "R7 ", "R9b ", "R10", "R14"))
+}
+# Seeds, of the kinds of plans above, before which none notices.
 ELECTION_FIRST_SEEDS: Final[dict[str, int]] = {
-    "R1 a leader that restarts needs a new epoch": 10,
-    "R2 a candidate leads only with enough seals": 41,
-    "R4 only the best log among the seals leads": 4,
+    "R1 a leader that restarts needs a new epoch": 11,
+    "R2 a candidate leads only with enough seals": 58,
+    "R3a after a promise nothing of lower epochs is taken": 3,
+    "R4 only the best log among the seals leads": 8,
     "R9 who may have lost what it acknowledged does not vote": 17,
     "R9a a replaced disk does not vote": 7,
+    "R9b a vote comes back with all that is committed": 7,
+    "R10 an election needs seals of the prior voters, too": 2,
+    "R10b prior voters are those with their stores": 2,
+    "R10d nothing else changes as long as there are prior voters": 2,
+    "R10e prior voters are forgotten when new ones have adopted the epoch": 3,
+    "R10f a prior voter may stand, too": 2,
+    "R14b elections copy that a loss was accepted": 2,
+    "R14c a loss is over when voters have adopted an epoch since": 2,
 }
 # Rules that no seed is known to notice: looked for by name only. The models of `tests/failover` find those of
 # them that begin with R, units state the others.
 UNSEEN: Final = frozenset(
-    rule
-    for rule in ELECTION_RULES
-    if rule.startswith(("R3a ", "R7 ", "R9b ", "R11b ", "Q1 ", "Q3 ", "Q4 ", "Q5", "Q6 "))
+    rule for rule in ELECTION_RULES if rule.startswith(("R11b ", "R14d ", "Q1 ", "Q3 ", "Q4 ", "Q5", "Q6 "))
 )
 
 

@@ -1,4 +1,4 @@
-"""Plans of groups that elect their masters: three members, of which a majority commits.
+"""Plans of groups that elect their masters, of which a majority commits.
 
     layout     one or two nameservers, of which the first keeps the group's record; one group of three members
     modes      synchronous or asynchronous flush
@@ -7,19 +7,29 @@
     kinds      of messages: delayed, transactional, ordered, failing
     clients    that commit positions, and change topics and groups, besides
 
-`elections_plan` draws all of it from the seed alone. Only such faults are drawn as the group must stand
-without a person: under asynchronous flush not all hosts lose their power, and one disk is replaced at most
-(`elected.py`).
+`plain_plan` draws all of it from the seed alone. Only such faults are drawn as the group must stand without
+a person: under asynchronous flush not all hosts lose their power, and one disk is replaced at most. Plans
+with an operator are in `operations.py`.
 """
 
 import random
+from collections.abc import Sequence
 from dataclasses import replace
 
 from sim.kinds import LATER, draw_kinds
 from sim.plan import BEGIN_S, BURST, QUIET_S, Fault, Mode, Plan
 from sim.upkeep import Upkeep
 
-__all__ = ["ELECTION_FAULTS", "elections_plan"]
+__all__ = [
+    "ELECTION_FAULTS",
+    "MEMBERS",
+    "draw_fault",
+    "draw_row",
+    "draw_tail",
+    "draw_upon",
+    "plain_plan",
+    "strike",
+]
 
 MEMBERS = ("b0", "b1", "b2")
 ROW_SHARE, UPON_SHARE = (
@@ -56,8 +66,8 @@ ELECTION_FAULTS = (
 )
 
 
-def elections_plan(seed: int) -> Plan:
-    """Draw a plan."""
+def plain_plan(seed: int) -> Plan:
+    """Draw a plan in which nobody does anything for the group."""
     rng = random.Random(f"elections {seed}")
     nameservers = rng.choice((1, 1, 2))
     flush: Mode = rng.choice(("sync", "sync", "async"))
@@ -90,16 +100,16 @@ def elections_plan(seed: int) -> Plan:
     )
 
 
-def draw_target(rng: random.Random) -> str:
+def draw_target(rng: random.Random, members: Sequence[str]) -> str:
     """Draw a host, or a role."""
     drawn = rng.random()
     if drawn < LEADER_SHARE:
         return "leader"
-    return "follower" if drawn < LEADER_SHARE + FOLLOWER_SHARE else rng.choice(MEMBERS)
+    return "follower" if drawn < LEADER_SHARE + FOLLOWER_SHARE else rng.choice(members)
 
 
 def replaced_once(faults: list[Fault]) -> list[Fault]:
-    """Leave one disk at most that is replaced: a member with another one has no vote (rule R9a)."""
+    """Leave one disk at most that is replaced: nobody names a member again that has another one (R9a)."""
     replaced = [fault for fault in faults if fault.kind == "replace"]
     return [replace(fault, kind="power") if fault in replaced[1:] else fault for fault in faults]
 
@@ -163,15 +173,17 @@ def strike(rng: random.Random, at: float, kind: str, target: str, flush: Mode) -
     return Fault(at, "reset", amount=rng.choice((0.2, 0.5, 1.0)))
 
 
-def draw_fault(rng: random.Random, flush: Mode, nameservers: list[str]) -> Fault:
+def draw_fault(
+    rng: random.Random, flush: Mode, nameservers: list[str], members: Sequence[str] = MEMBERS
+) -> Fault:
     """Draw one fault."""
-    at, target = rng.uniform(BEGIN_S, QUIET_S - 5.0), draw_target(rng)
+    at, target = rng.uniform(BEGIN_S, QUIET_S - 5.0), draw_target(rng, members)
     kind = rng.choice(ELECTION_FAULTS)
     match kind:
         case "kill" | "pause" | "power" | "stop" if rng.random() < 0.15:
             return strike(rng, at, kind, rng.choice(nameservers), flush)
         case "cut":
-            other = rng.choice([name for name in (*MEMBERS, *nameservers, "c0", "c1") if name != target])
+            other = rng.choice([name for name in (*members, *nameservers, "c0", "c1") if name != target])
             for_s, one_way = rng.uniform(0.3, 20.0), float(rng.random() < 0.5)
             return Fault(at, kind, target, other, for_s=for_s, amount=one_way)
         case "power_all" if flush == "sync":

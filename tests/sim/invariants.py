@@ -280,6 +280,9 @@ class Invariants:
         """Check what must hold in the end."""
         cluster = self.cluster
         self.step()
+        if self.committed is not None and cluster.elections is not None:
+            self.committed.forget_lost()
+            self.looks["changes of voters"] = cluster.elections.changes
         for member in cluster.members.values():
             if member.broker is None or member.broker.process.dead or member.broker.broker is None:
                 self.fail("rest", f"{member.name} has no broker: {member.broker and member.broker.exit}")

@@ -52,14 +52,14 @@ class Fault:
 
     Attributes:
         at: when, in virtual seconds.
-        kind: one of FAULTS, or of TAKEOVERS.
+        kind: one of FAULTS, or of TAKEOVERS; where the group elects, of `ELECTION_FAULTS` and `OPERATIONS`.
         target: name of a process or host; empty for all.
         other: of a second host, where there is one.
         for_s: how long it lasts.
         amount: what it is measured by: the share of connections that are lost, the seconds of a clock's jump,
             the number of syncs that fail, or of messages of a burst; of a cut, 1 for one way and 0 for both;
             the seconds until a lost master's machine is back.
-        upon: "election": it happens once a member stands for election from then on; "": at its time.
+        upon: what it waits for from its time on, see `elected.py`; "": nothing.
     """
 
     at: float
@@ -79,7 +79,7 @@ class Fault:
         if self.amount:
             parts.append(f"amount {self.amount:.3f}")
         if self.upon:
-            parts.append(f"upon an {self.upon}")
+            parts.append(f"upon {self.upon}")
         return " ".join(parts)
 
 
@@ -94,6 +94,10 @@ class Plan:
         kinds: of messages besides plain ones (`kinds.py`).
         line_share: how often workers are interrupted between two lines (`machine.py`); none is drawn yet.
         elected: the group elects its master (`elections.py`).
+        spares: members besides those that vote at first.
+        copies_min: the setting of that name.
+        operated: an operator gives commands (`operators.py`).
+        loses: among them that a loss is accepted: there are fewer clients.
     """
 
     seed: int
@@ -108,6 +112,10 @@ class Plan:
     upkeep: Upkeep
     kinds: frozenset[str] = frozenset()
     elected: bool = False
+    spares: int = 0
+    copies_min: int = 0
+    operated: bool = False
+    loses: bool = False
 
     @classmethod
     def draw(cls, seed: int) -> "Plan":
@@ -141,7 +149,7 @@ class Plan:
 
     def hosts_of(self, group: int) -> list[str]:
         """Names of a group's hosts, the master's first."""
-        return [f"b{10 * group + number}" for number in range(1 + self.slaves)]
+        return [f"b{10 * group + number}" for number in range(1 + self.slaves + self.spares)]
 
     @property
     def brokers(self) -> list[str]:

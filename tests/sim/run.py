@@ -32,11 +32,11 @@ from typing import TYPE_CHECKING
 import whimbrel.broker.broker as broker_module
 from sim.cluster import Cluster
 from sim.elected import watched
-from sim.election_rules import ELECTION_FIRST_SEEDS, ELECTION_RULES, UNSEEN
-from sim.elections import elections_plan
+from sim.election_rules import ELECTION_FIRST_SEEDS, ELECTION_PLANS, ELECTION_RULES, UNSEEN
 from sim.invariants import Invariants
 from sim.majority import majority_plan
 from sim.nodes import surroundings
+from sim.operations import PLANS
 from sim.plan import END_S, Plan
 from sim.power import LOSSES, power_plan
 from sim.process import REAL, clocks_of_processes
@@ -100,7 +100,7 @@ def run(plan: Plan) -> Result:
         cluster = Cluster(plan)
         invariants = Invariants(cluster)
         if cluster.elections is not None:
-            watching.enter_context(watched(cluster.elections.told))
+            watching.enter_context(watched(cluster.elections))
         try:
             cluster.run()
             invariants.finish()
@@ -174,7 +174,7 @@ def shrink(plan: Plan) -> Plan:
 
 def find_rules(options: argparse.Namespace) -> int:
     """Switch rules off and look for a seed that notices; return the exit code."""
-    missed, text, seeds_max, draw = 0, options.without, options.seeds_max, drawing(options)
+    missed, text, seeds_max = 0, options.without, options.seeds_max
     rules, firsts = (ELECTION_RULES, ELECTION_FIRST_SEEDS) if options.elections else (RULES, FIRST_SEEDS)
     wanted = [rule for rule in rules if (rule not in UNSEEN if text == "all" else text in rule)]
     if options.share > 1:
@@ -183,6 +183,8 @@ def find_rules(options: argparse.Namespace) -> int:
         print(f"commit {commit()[:7]}, {len(wanted)} of {len(rules)} rules", flush=True)
     for rule in wanted:
         begin = max(options.first, firsts.get(rule, options.first))
+        kind = ELECTION_PLANS.get(rule, "plain") if options.elections else ""
+        draw = PLANS[kind] if kind else drawing(options)
         plans = map(draw, range(begin, begin + seeds_max))
         with switched_off(rule, rules), contextlib.closing(apart(plans, options.jobs)) as results:
             found = next((result for result in results if result.error), None)
@@ -192,7 +194,8 @@ def find_rules(options: argparse.Namespace) -> int:
         else:
             seed = found.plan.seed
             place = f"the {seed - begin + 1}."
-            print(f"found without {rule!r}: seed {seed}, {place}: {found.error[:160]}", flush=True)
+            of_kind = f" of PLAN={kind}" if kind else ""
+            print(f"found without {rule!r}: seed {seed}{of_kind}, {place}: {found.error[:160]}", flush=True)
     return bool(missed)
 
 
@@ -220,7 +223,7 @@ def drawing(options: argparse.Namespace) -> Callable[[int], Plan]:
     if options.majority:
         return majority_plan
     if options.elections:
-        return elections_plan
+        return PLANS[options.plan]
     return power_plan if options.power else Plan.draw
 
 
@@ -251,6 +254,9 @@ def main(arguments: list[str]) -> int:
     )
     parser.add_argument("--majority", action="store_true", help="have each group commit by majority")
     parser.add_argument("--elections", action="store_true", help="have each group elect its master")
+    parser.add_argument(
+        "--plan", default="elections", choices=PLANS, help="with --elections: of one kind (operations.py)"
+    )
     parser.add_argument("--power", action="store_true", help="have all brokers lose power in each seed")
     parser.add_argument(
         "--without", default="", help="a rule to switch off, by a part of its text; all: each in turn"
@@ -292,7 +298,8 @@ def main(arguments: list[str]) -> int:
                 print("\n".join(f"    {fault}" for fault in small.faults))
             kinds = [kind for kind in ("elections", "majority", "power") if getattr(options, kind)]
             target = "-".join(["sim", *kinds])
-            print(f"  again: make {target} SEED={plan.seed}", flush=True)
+            kind = f" PLAN={options.plan}" if options.plan != "elections" else ""
+            print(f"  again: make {target} SEED={plan.seed}{kind}", flush=True)
     seconds, count = time.monotonic() - began, len(acknowledged)
     print(f"faults: {dict(sorted(faults.items()))}; checks: {dict(sorted(looks.items()))}")
     if options.power:

@@ -7,7 +7,8 @@
     acks   what a consumer of the main topic has acknowledged, and was answered, is done at each later leader
     moves  a position whose commit was answered is not further back at a later leader
 
-Checked when a leader begins to serve, I11 every half second as well.
+Checked when a leader begins to serve, I11 every half second as well. Where an operator has accepted a loss,
+what was answered since is checked.
 """
 
 from collections.abc import Callable
@@ -18,6 +19,7 @@ from sim.elected import Elections
 from sim.positions import LEDGER, role_of
 from whimbrel.broker.elections.machine import State
 from whimbrel.broker.roles.master import MasterRole
+from whimbrel.model.group_record import GroupRecord
 
 if TYPE_CHECKING:
     from sim.cluster import Cluster, Member
@@ -53,19 +55,29 @@ class StateChecks:
     def has_cut(self, member: "Member", point: int, end: int) -> None:
         """Nothing."""
 
+    def accepted(self, record: GroupRecord) -> None:
+        """Nothing."""
+
+    def empties(self, member: "Member") -> None:
+        """Nothing."""
+
+    def has_emptied(self, member: "Member") -> None:
+        """Nothing."""
+
     def serves(self, member: "Member", role: MasterRole) -> None:
         """Check all."""
         if not self.is_newest(role):
             return
         self.looked("I9")
-        lossy = self.cluster.plan.flush == "async"
+        accepted_at = self.elections.accepted_at
+        lossy = self.cluster.plan.flush == "async" or accepted_at > 0
         if role.clamped and not lossy:
             self.fail("I9", f"{member.name} knows leases of {role.clamped} queues beyond its log")
         self.check_tables(member, role)
         positions = role.consumption.positions
-        for group, place in self.cluster.history.acked:
+        for (group, place), taken in self.cluster.history.acked.items():
             topic = place[0].partition("/")[2]
-            if group != GROUPS[TOPIC]:
+            if group != GROUPS[TOPIC] or max(taken) < accepted_at:
                 continue
             self.looked("acks")
             if not positions.is_done(group, topic, place[1], place[2]):

@@ -5,6 +5,7 @@ from failover.group import Left
 from failover.histories import KINDS, draw, run
 from failover.logs import consistent_point, difference, majority, seals
 from failover.rules import RULES
+from failover.state_steps import StateCase
 from failover.steps import Case
 
 
@@ -41,6 +42,27 @@ def test_a_promise_without_its_candidate_makes_two_leaders_of_one_epoch() -> Non
     outcome = explore(CASES["a restored store"], frozenset({"R3b"}))
     assert outcome.finding
     assert outcome.finding.kind == "I1"
+
+
+def test_a_small_case_beside_the_log_has_no_bad_group() -> None:
+    outcome = explore(StateCase("small", epochs_max=2, lease_changes=1, table_changes=1))
+    assert outcome.finding is None
+    assert outcome.whole
+    assert outcome.groups > 2_000
+
+
+def test_an_answer_that_waits_for_nobody_is_forgotten() -> None:
+    outcome = explore(CASES["leases"], frozenset({"Q0"}))
+    assert outcome.finding
+    assert outcome.finding.kind == "I11"
+    assert "0 makes change 0 of leases, its number 2 in epoch 1" in outcome.steps
+    assert outcome.steps[-1] == "1 begins epoch 2"
+
+
+def test_what_only_grows_hides_what_a_deletion_that_is_taken_back_would_have_deleted() -> None:
+    outcome = explore(CASES["deletions of topics"], frozenset({"Q7"}))
+    assert outcome.finding
+    assert outcome.finding.kind == "I3"
 
 
 def test_one_seed_is_one_history() -> None:

@@ -4,15 +4,18 @@ import inspect
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from sim.cluster import Cluster
 from sim.elected import watched
-from sim.election_rules import ELECTION_RULES
-from sim.elections import ELECTION_FAULTS, elections_plan
+from sim.election_rules import ELECTION_PLANS, ELECTION_RULES
+from sim.elections import ELECTION_FAULTS, plain_plan
 from sim.invariants import Invariants, Violation
 from sim.nodes import surroundings
+from sim.operations import PLANS
+from sim.operators import OPERATIONS
 from sim.plan import BEGIN_S, QUIET_S, Fault, Plan
 from sim.process import clocks_of_processes
 from sim.rules import switched_off
@@ -21,22 +24,22 @@ SEED = 1
 
 
 @contextmanager
-def group(*faults: Fault, flush: str = "sync") -> Iterator[tuple[Cluster, Invariants]]:
+def group(*faults: Fault, flush: str = "sync", **values: Any) -> Iterator[tuple[Cluster, Invariants]]:
     """Have a group, with these faults alone, and its checks."""
-    plan = replace(elections_plan(SEED), faults=faults, flush=flush)  # type: ignore[arg-type]
+    plan = replace(plain_plan(SEED), faults=faults, flush=flush, **values)  # type: ignore[arg-type]
     with clocks_of_processes(), surroundings():
         cluster = Cluster(plan)
         invariants = Invariants(cluster)
         assert cluster.elections is not None
-        with watched(cluster.elections.told):
+        with watched(cluster.elections):
             yield cluster, invariants
             for process in cluster.processes:
                 process.die()
 
 
 def test_a_seed_draws_one_plan() -> None:
-    assert elections_plan(7) == elections_plan(7)
-    plans = [elections_plan(seed) for seed in range(300)]
+    assert plain_plan(7) == plain_plan(7)
+    plans = [plain_plan(seed) for seed in range(300)]
     faults = [fault for plan in plans for fault in plan.faults]
     assert {fault.kind for fault in faults} == set(ELECTION_FAULTS)
     assert {plan.flush for plan in plans} == {"sync", "async"}
@@ -91,6 +94,78 @@ def test_under_asynchronous_flush_power_is_lost_only_while_all_others_vote() -> 
         assert not elections.bears(Fault(3.0, "power", one.name))
         assert elections.bears(Fault(3.0, "power", other.name))
         assert elections.bears(Fault(3.0, "crash", one.name))
+
+
+def test_a_half_of_the_plans_has_an_operator() -> None:
+    plans = [PLANS["elections"](seed) for seed in range(300)]
+    assert plans == [PLANS["elections"](seed) for seed in range(300)]
+    assert 120 < sum(plan.operated for plan in plans) < 180
+    assert {fault.kind for plan in plans for fault in plan.faults} >= {*ELECTION_FAULTS, *OPERATIONS, "gone"}
+    assert {1 + plan.slaves + plan.spares for plan in plans} == {2, 3, 4, 5}
+    assert {plan.copies_min for plan in plans} == {0, 1}
+    assert set(ELECTION_PLANS.values()) <= set(PLANS)
+    for plan in plans:
+        hosts = {fault.target.partition(".")[0] for fault in plan.faults}
+        assert not {f"b{number}" for number in range(1 + plan.slaves + plan.spares, 5)} & hosts
+        assert not plan.loses or not plan.kinds
+
+
+def test_who_votes_is_what_the_operator_says_and_a_replaced_disk_is_named_again() -> None:
+    grows = Fault(4.0, "voters", "all")
+    replaced = Fault(7.0, "replace", "b1", for_s=0.5)
+    with group(grows, replaced, operated=True, spares=1) as (cluster, _):
+        elections = cluster.elections
+        assert elections is not None
+        cluster.run(until=6.9)
+        assert elections.record is not None
+        assert [member for member, _ in elections.record.voters] == [1, 2, 3, 4]
+        before = elections.seat(cluster.members["b1"])
+        cluster.run(until=20.0)
+        after = elections.seat(cluster.members["b1"])
+        assert after != before
+        assert dict(elections.record.voters)[2] == after
+        assert not elections.record.prior
+        assert elections.changes == 2
+
+
+def test_a_disk_is_lost_only_while_enough_others_have_what_is_committed() -> None:
+    with group(operated=True) as (cluster, _):
+        elections = cluster.elections
+        assert elections is not None and cluster.operators is not None
+        cluster.run(until=3.0)
+        one, other, third = cluster.members.values()
+        assert elections.bears(Fault(3.0, "replace", one.name))
+        cluster.operators.client.emptying.append(other.number)
+        assert not elections.bears(Fault(3.0, "replace", one.name))
+        assert elections.bears(Fault(3.0, "replace", other.name))
+        cluster.operators.client.emptying.clear()
+        cluster.operators.client.naming.append(frozenset({one.number, other.number}))
+        assert not elections.bears(Fault(3.0, "replace", one.name))  # both of them have to adopt the epoch
+        assert elections.bears(Fault(3.0, "replace", third.name))
+
+
+def test_what_only_the_lost_members_had_is_given_up_and_nothing_after_it() -> None:
+    faults = (
+        Fault(5.0, "isolate", "b2", for_s=3.0),
+        Fault(6.0, "gone", "b0", for_s=9.0),
+        Fault(6.0, "gone", "b1", for_s=9.0, amount=1.0),
+        Fault(6.5, "accept_loss", for_s=10.0),
+    )
+    with group(*faults, operated=True, loses=True, kinds=frozenset()) as (cluster, invariants):
+        committed = invariants.committed
+        assert cluster.elections is not None and committed is not None
+        cluster.run(until=5.99)
+        before = len(committed.log)
+        lost = [sent for sent in cluster.history.acknowledged if sent.began > 5.1]
+        assert lost
+        cluster.run(until=13.0)
+        assert cluster.elections.leader().name == "b2"
+        assert invariants.looks["accepted losses"] == 1
+        assert invariants.looks["lost as accepted"] >= len(lost)
+        assert all(sent.outcome == "unknown" for sent in lost)
+        assert cluster.elections.epochs[max(cluster.elections.epochs)].end < before
+        assert cluster.history.acknowledged[-1].began > cluster.elections.accepted_at
+        assert committed.excused == {"b0", "b1"}
 
 
 def test_a_process_ends_within_a_call_of_files_and_is_started_again() -> None:

@@ -178,7 +178,7 @@ struct Chunk {
     answers: Answers,
 }
 
-/// Answers that wait until the log is durable, of all connections, in its order.
+/// Answers of all connections that wait until the log is durable, in its order; or for numbers that rise likewise.
 ///
 /// To take a connection's costs what it has, whatever others have.
 #[pyclass(module = "whimbrel_fast")]
@@ -200,7 +200,7 @@ impl ParkedAnswers {
     fn __len__(&self) -> usize {
         self.count
     }
-    /// Where the log ends with the oldest and with the newest; -1 without any.
+    /// What the oldest and the newest wait for; -1 without any.
     #[getter]
     fn oldest_end(&self) -> i64 {
         self.first().and_then(|chunk| chunk.answers.answers.first()).map_or(-1, |answer| answer.end)
@@ -215,18 +215,33 @@ impl ParkedAnswers {
     }
 
     /// Add answers of a connection, behind all others.
-    fn add(&mut self, connection: Py<PyAny>, parked_at: f64, deadline: f64, answers: &mut Answers) {
-        let answers = Answers {
+    ///
+    /// All wait for `end` where one is given.
+    #[pyo3(signature = (connection, parked_at, deadline, answers, end=None))]
+    fn add(
+        &mut self,
+        connection: Py<PyAny>,
+        parked_at: f64,
+        deadline: f64,
+        answers: &mut Answers,
+        end: Option<i64>,
+    ) {
+        let mut answers = Answers {
             frames: std::mem::take(&mut answers.frames),
             answers: std::mem::take(&mut answers.answers),
         };
+        if let Some(end) = end {
+            for answer in &mut answers.answers {
+                answer.end = end;
+            }
+        }
         self.count += answers.answers.len();
         self.of.entry(connection.as_ptr() as usize).or_default().push_back(self.next);
         self.chunks.insert(self.next, Chunk { connection, parked_at, deadline, answers });
         self.next += 1;
     }
 
-    /// Take the answers whose records end at or below an offset.
+    /// Take the answers that wait for no more than an offset, or a number.
     fn settle<'py>(&mut self, py: Python<'py>, durable: i64) -> PyResult<Vec<TakenChunk<'py>>> {
         let mut found = vec![];
         while let Some(mut first) = self.chunks.first_entry() {
@@ -383,7 +398,7 @@ impl PlainCalls {
         reads: &Bound<'py, PyList>,
         log: Option<LogEnd>,
         topics: &Bound<'py, PyAny>,
-        leases: &Bound<'py, PyAny>,
+        leases: (Bound<'py, PyAny>, Option<usize>),
         found: &Bound<'py, PyList>,
     ) -> PyResult<Bound<'py, PyTuple>> {
         let log = log.map(|log| Log {
@@ -394,9 +409,8 @@ impl PlainCalls {
             parks_left: log.4,
             unsampled: log.5,
         });
-        let waits = log.is_some_and(|log| log.parks_left.is_some());
-        let (mut known, mut held) = (Known { topics, queues: vec![] }, Held { leases });
-        let mut pass = Pass::new(&self.methods, log, &mut known, &mut held);
+        let (mut known, mut held) = (Known { topics, queues: vec![] }, Held { leases: &leases.0 });
+        let mut pass = Pass::new(&self.methods, log, leases.1, &mut known, &mut held);
         for read in reads.iter() {
             let (decoder, data, connection, client, born_host, approved): ReadOf<'py> = read.extract()?;
             let state = state_of(connection);
@@ -406,7 +420,7 @@ impl PlainCalls {
             let approved = approved.as_ref();
             let read = Read { data, state, client: &client, approved, born_host: &born_host };
             let taken = guarded(|| pass.take(read, decoder))?;
-            found.append(taken_object(py, taken, &state, waits && !pass.settles())?)?;
+            found.append(taken_object(py, taken, &state, pass.parks())?)?;
         }
         let plan = pass.plan();
         if plan.messages > 0 {

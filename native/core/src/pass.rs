@@ -10,7 +10,7 @@
 //! what is held, and writes into buffers of its own. Whoever has room for all of it writes it down; else the pass is
 //! dropped, the decoders put back, and Python has the same bytes.
 //!
-//! **Answers** that wait for durability are kept by the caller. The others fit into the windows, or are *beyond* them:
+//! **Answers** that wait, for durability or for others to store an acknowledgement, are kept by the caller. The others fit into the windows, or are *beyond* them:
 //! the first one that does not fit, and all of its read behind it, are for Python to send. A window of the connection
 //! that grows behind such an answer is Python's, too.
 
@@ -88,7 +88,7 @@ pub struct Answer {
     pub begin: usize,
     pub message: usize,
     pub message_size: usize,
-    /// Where the log ends with its records.
+    /// Where the log ends with its records; what an acknowledgement waits for is the caller's to say.
     pub end: i64,
     pub window: i64,
     pub timeout_s: Option<f64>,
@@ -134,7 +134,7 @@ impl<Q> Default for Plan<Q> {
 pub struct Reply {
     pub frames: Vec<u8>,
     pub answers: Vec<Answer>,
-    /// So many of them, the first ones, wait for durability or fit into the windows.
+    /// So many of them, the first ones, wait or fit into the windows.
     pub fitting: usize,
 }
 
@@ -208,8 +208,9 @@ pub struct Pass<'a, T: Topics, L: Leases> {
     topics: &'a mut T,
     leases: &'a mut L,
     log: Option<Log>,
-    begun: Option<usize>,           // the method whose calls it takes
-    full: bool,                     // of topics or queues
+    acks_left: Option<usize>, // acknowledgements that may be parked; `None`: they are answered at once
+    begun: Option<usize>,     // the method whose calls it takes
+    full: bool,               // of topics or queues
     settled: HashMap<usize, usize>, // where in the plan a state's offsets are
     plan: Plan<T::Queue>,
 }
@@ -222,14 +223,24 @@ pub struct Taken<'a> {
 }
 
 impl<'a, T: Topics, L: Leases> Pass<'a, T, L> {
-    pub fn new(methods: &'a Methods, log: Option<Log>, topics: &'a mut T, leases: &'a mut L) -> Self {
+    pub fn new(
+        methods: &'a Methods,
+        log: Option<Log>,
+        acks_left: Option<usize>,
+        topics: &'a mut T,
+        leases: &'a mut L,
+    ) -> Self {
         let (settled, plan) = (HashMap::new(), Plan::default());
-        Self { methods, topics, leases, log, begun: None, full: false, settled, plan }
+        Self { methods, topics, leases, log, acks_left, begun: None, full: false, settled, plan }
     }
 
-    /// Whether it takes acknowledgements.
-    pub fn settles(&self) -> bool {
-        self.begun == Some(ACK)
+    /// Whether the answers to the calls that it takes wait.
+    pub fn parks(&self) -> bool {
+        if self.begun == Some(ACK) {
+            self.acks_left.is_some()
+        } else {
+            self.log.is_some_and(|log| log.parks_left.is_some())
+        }
     }
 
     /// All that follows from the reads so far, but their answers.
@@ -298,6 +309,9 @@ impl<'a, T: Topics, L: Leases> Pass<'a, T, L> {
         reply: &mut Reply,
     ) -> Option<()> {
         let Methods { acks: policy, shape, .. } = self.methods;
+        if self.acks_left.is_some_and(|left| left < calls.len()) {
+            return None;
+        }
         let mut deliveries = vec![];
         let mut requests = Vec::with_capacity(calls.len());
         for call in calls {
@@ -306,8 +320,15 @@ impl<'a, T: Topics, L: Leases> Pass<'a, T, L> {
                 deliveries.push((self.leases.holds(request.group, request.topic, one)?, one.offset));
             }
             let size = request.answer_size(policy);
-            windows.put(framed(size), call, state);
+            if self.acks_left.is_some() {
+                windows.fitting += 1;
+            } else {
+                windows.put(framed(size), call, state);
+            }
             requests.push((call, request, size));
+        }
+        if let Some(left) = &mut self.acks_left {
+            *left -= calls.len();
         }
         for (state, offset) in deliveries {
             let number = *self.settled.entry(state).or_insert_with(|| {

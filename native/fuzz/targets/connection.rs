@@ -65,7 +65,7 @@ fuzz_target!(|data: &[u8]| {
             let born_host = &[127, 0, 0, 1, 0, 0, 0, 1];
             let read = Read { data: &kept, state, client: b"CLIENT", approved: None, born_host };
             let mut held = broker::Held;
-            let mut pass = Pass::new(&methods, log, &mut topics, &mut held);
+            let mut pass = Pass::new(&methods, log, parks.then_some(100), &mut topics, &mut held);
             let Taken { reply, scan, stop } = pass.take(read, &mut decoder);
             let plan = pass.plan();
             check(&plan, &reply, end);

@@ -562,7 +562,7 @@ def state_metrics(state: "LeaderState", role: "MasterRole") -> list[Family]:
             kind="gauge",
             labels=("kind",),
             help="Answers that wait until a majority has stored a change.",
-            read=lambda: [((kind,), len(quorum.waiting)) for kind, quorum in kinds],
+            read=lambda: [((kind,), quorum.waiting_count) for kind, quorum in kinds],
         ),
         Family(
             name="whimbrel_state_expired_total",

@@ -582,6 +582,19 @@ class MasterStore(MessageStore):
         if self.uncommitted is not None:
             self.uncommitted.forget(doomed)
 
+    def fill(self, topics: set[str]) -> None:
+        """Make all entries of some topics anew; those of what is not committed wait, as at the start.
+
+        To be called before anything is appended.
+        """
+        super().fill(topics)
+        self.given_at = (-1, "")
+        if self.uncommitted is not None:
+            self.uncommitted.groups.clear()
+            for queue in self.queues:
+                queue.uncommitted = 0
+            self.take_uncommitted()
+
     def run_retention(self, now_ms: int) -> int:
         """Remove log files that may go, and files of queues and index that follow; return how many."""
         return self.writer.run_retention(now_ms) + super().run_retention(now_ms)

@@ -6,8 +6,9 @@ No queue offset is given twice. A queue's entries say how far it came, but not w
     given     no message is left in this member's log: retention     `GivenQueueOffsets`, here
               removed them, or the log of a slave begins behind them
 
-Each is a file in `STORE/whimbrel/` with the text `{"topic":{"queue id":offset}}`. Offsets only grow. The
-text is on disk before anything relies on it.
+Each is a file in `STORE/whimbrel/` with the text `{"topic":{"queue id":offset}}`. Offsets only grow, but for
+those of deleted topics where members elect their leader (`deleted_queue_offsets.py`). The text is on disk
+before anything relies on it.
 
 **Given offsets.** At each round of retention a queue without a message left in the log is written down, once;
 its own last file says the same, until it is lost. A slave that began with an empty store never had such a
@@ -110,11 +111,19 @@ class QueueFloors:
                 mine[queue_id] = max(offset, mine.get(queue_id, 0))
         if after == before:
             return False
-        save(self.path, encode(after), self.files)
-        self.by_topic = after
+        self.put(after)
+        return True
+
+    def put(self, offsets: dict[str, dict[int, int]]) -> None:
+        """Have other offsets, lower ones among them.
+
+        Raises:
+            StoreFull: it can't be written; nothing has changed.
+        """
+        save(self.path, encode(offsets), self.files)
+        self.by_topic = offsets
         for callback in self.on_change:
             callback()
-        return True
 
 
 class GivenQueueOffsets(QueueFloors):

@@ -197,8 +197,19 @@ class ConsumeQueues:
             StoreError: the text can't be parsed.
             StoreFull: it can't be stored; nothing has changed.
         """
-        if not self.deleted_offsets.merge(self.deleted_offsets.decode(text)):
-            return
+        if self.deleted_offsets.merge(self.deleted_offsets.decode(text)):
+            self.hide_deleted()
+
+    def lower_deleted_offsets(self, offsets: Mapping[str, Mapping[int, int]]) -> set[str]:
+        """Return the topics of which queues ended further on than these offsets say."""
+        return {
+            topic
+            for topic, queues in self.deleted_offsets.by_topic.items()
+            if any(offset > offsets.get(topic, {}).get(queue_id, 0) for queue_id, offset in queues.items())
+        }
+
+    def hide_deleted(self) -> None:
+        """Delete or hide what is below where deleted queues ended."""
         for queue in self:
             queue.deleted_below = self.deleted_offsets.get(queue.topic, queue.queue_id)
         for topic in self.deleted_offsets.by_topic:

@@ -8,11 +8,13 @@ anew: RocketMQ's own recovery loses entries and keys there.
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 
+from whimbrel.errors import CorruptRecord
 from whimbrel.machine import Machine
 from whimbrel.store.checkpoint import read_checkpoint
+from whimbrel.store.codec import topic_and_properties
 from whimbrel.store.dispatch import Dispatcher
 from whimbrel.store.index import Index
 from whimbrel.store.queues import ConsumeQueues
@@ -20,7 +22,7 @@ from whimbrel.store.recovery import ReadAt, is_boundary
 from whimbrel.store.recovery_marks import LogMark, QueueMark
 from whimbrel.store.walk import Walk
 
-__all__ = ["dispatch_log", "truncate_index", "truncate_queues"]
+__all__ = ["dispatch_log", "dispatch_topics", "truncate_index", "truncate_queues"]
 
 logger = logging.getLogger(__name__)
 
@@ -73,6 +75,34 @@ def dispatch_log(dispatcher: Dispatcher, walk: Walk, *, skip_damage: bool, name:
         logger.error("%s: damage in the log at %d: %s", name, walk.position, walk.fault)
         if not skip_damage or not walk.skip_file():
             return
+
+
+def dispatch_topics(dispatcher: Dispatcher, walk: Walk, topics: Collection[str], *, name: Path) -> None:
+    """Dispatch the records of some topics alone to the walk's limit; at damage go on at the next file.
+
+    Raises:
+        StoreFull: a queue has no room.
+    """
+    names = {topic.encode() for topic in topics}
+    while True:
+        while (chunk := walk.next_chunk()) is not None:
+            base, data, positions = chunk
+            theirs = [at for at in positions if topic_at(data, at) in names]
+            if theirs:
+                dispatcher.dispatch((base, data, theirs))
+        if not walk.fault or walk.position >= walk.limit:
+            return
+        logger.error("%s: damage in the log at %d: %s", name, walk.position, walk.fault)
+        if not walk.skip_file():
+            return
+
+
+def topic_at(data: bytes, at: int) -> bytes:
+    """Return the topic of a record; nothing of a damaged one."""
+    try:
+        return topic_and_properties(data, at)[0]
+    except CorruptRecord:
+        return b""
 
 
 def truncate_index(

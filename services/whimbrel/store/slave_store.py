@@ -205,6 +205,19 @@ class SlaveStore(MessageStore):
         self.queues.follow_log(self.min_offset, drop=False)
         self.try_save_mark()
 
+    def fill(self, topics: set[str]) -> None:
+        """Make all entries of some topics anew, after following what has become of the log.
+
+        Raises:
+            NotRecovered: its writer is about to cut it, or to recover it.
+            StoreFull: a queue has no room for its entries.
+        """
+        if self.page.epoch != self.epoch:
+            if not self.page.epoch:
+                raise NotRecovered(f"the log in {self.root} is not recovered yet")
+            self.log_epoch_changed()
+        super().fill(topics)
+
     def take_given_offsets(self, place: int, text: str) -> None:
         """Take over how far queues had come on the master at a place in the log, see `queue_floors.py`.
 

@@ -5,7 +5,8 @@
     answers         ──► sent at once, or parked until the log is durable (`Appender.parked`)
 
     bytes of a read ──► PlainCalls.take ──► offsets that are done, answers            nothing is written
-    offsets         ──► LaneAcks.settle ──► answers, at once                          or dropped, for Python
+    offsets         ──► LaneAcks.settle                                               or dropped, for Python
+    answers         ──► sent at once, or parked until a majority has that (`StateQuorum.parked`)
 
 A pass for sends is given a policy (what `produce/admission.py` allows, and what it writes into each record),
 where the log and the queues end, and how much room there is. No sends are taken while something is out of
@@ -23,6 +24,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
+from whimbrel.broker.api.parked_answers import AcksQuorum, OnCalls, ParkedAnswers
 from whimbrel.broker.api.response_bytes import OK_FIELD, OK_FIELD_3
 from whimbrel.broker.consume.lane_acks import LaneAcks
 from whimbrel.broker.consume.lease_codec import OFFSET_MAX, QUEUE_ID_MAX
@@ -66,11 +68,7 @@ SEND_PATH: Final = f"/{MESSAGING_SERVICE}/{SEND}"
 ACK_PATH: Final = f"/{MESSAGING_SERVICE}/{ACK}"
 # A read has no more; near the bound of what may wait, Python looks at each send.
 READ_BYTES_MAX: Final = 4 << 20
-# Between two looks at the deadlines of all parked calls, whatever deadlines clients choose.
-EXPIRE_EVERY_S: Final = 0.01
 
-# Method, code, whether it was deferred, seconds of each, how many.
-OnCalls = Callable[[str, int | str, bool, float, int], None]
 OnAppended = Callable[[str, Sequence[int], int], None]
 
 
@@ -97,6 +95,8 @@ class BrokerLane:
         on_appended: OnAppended | None = None,
         on_calls: OnCalls | None = None,
         sends_wait: Callable[[], bool] = lambda: False,
+        acks_wait_for: AcksQuorum | None = None,
+        not_serving: Callable[[], str] = str,
     ) -> None:
         """Take what sends and acknowledgements need.
 
@@ -108,6 +108,8 @@ class BrokerLane:
             on_appended: called with each topic's records, counted by these bounds, and all their bytes.
             on_calls: called with the calls of each pass, when they are answered.
             sends_wait: whether answers of sends wait for more than the log just now: then Python takes them.
+            acks_wait_for: who must store acknowledgements before they are answered; None: nobody else.
+            not_serving: returns why acknowledgements are not taken yet, "" once they are.
         """
         self.sends_wait = sends_wait
         self.passes, self.store, self.admission, self.appender = passes, store, admission, appender
@@ -116,13 +118,20 @@ class BrokerLane:
         self.on_appended, self.on_calls = on_appended, on_calls
         self.native = passes.lane.native
         assert self.native is not None
-        self.parked = self.native.ParkedAnswers()
+        self.acks_wait_for, self.not_serving = acks_wait_for, not_serving
+        self.sends_parked = self.kept(SEND_PATH)
+        self.acks_parked = self.kept(ACK_PATH)
         self.policy: Any = None
         self.policy_of: tuple[bytes, bool] | None = None
         self.calls = 0
-        self.timer: Any = None
-        self.timer_at = 0.0
-        appender.parked = self
+        appender.parked = self.sends_parked
+        if acks_wait_for is not None:
+            acks_wait_for.parked = self.acks_parked
+
+    def kept(self, path: str) -> ParkedAnswers:
+        """Return what keeps answers of a method."""
+        assert self.native is not None
+        return ParkedAnswers(self.native.ParkedAnswers(), self.appender.loop, path, self.on_calls)
 
     # For `LaneCalls`
 
@@ -170,7 +179,8 @@ class BrokerLane:
         self.acks.begin()
         began = time.perf_counter()
         taken: list[TakenRead] = []
-        done = self.passes.run(self.current_policy().take, wanted, log, self, self.acks, taken)
+        leases = self.acks, self.acks_left()
+        done = self.passes.run(self.current_policy().take, wanted, log, self, leases, taken)
         if done is None:
             self.undo(reads[: len(taken)])  # it has not come to the others
             raise LaneFault(len(taken), self.passes.lane.why)
@@ -261,6 +271,12 @@ class BrokerLane:
             return 0
         return WAITING_MAX - appender.waiting_count
 
+    def acks_left(self) -> int | None:
+        """Return how many acknowledgements may be parked; None where none is; 0 where Python has to look."""
+        if self.acks_wait_for is None:
+            return None
+        return 0 if self.not_serving() else self.acks_wait_for.room
+
     def current_policy(self) -> Any:
         """Return the compiled policy, made anew where what it is made of has changed."""
         admission = self.admission
@@ -316,37 +332,25 @@ class BrokerLane:
 
     # Parked answers
 
-    def park(self, calls: LaneCalls, answers: LaneAnswers) -> None:
-        """Keep answers until their records are durable."""
-        loop = self.appender.loop
-        timeout = answers.shortest_timeout
-        deadline = float("inf") if timeout is None else loop.time() + timeout
-        self.parked.add(calls, loop.time(), deadline, answers)
-        if timeout is not None and (self.timer is None or deadline < self.timer_at):
-            self.start_timer(deadline)
+    def park(self, calls: LaneCalls, path: str, answers: LaneAnswers) -> None:
+        """Keep answers until their records are durable, or enough members have the acknowledgements."""
+        quorum = self.acks_wait_for
+        if path == SEND_PATH:
+            self.sends_parked.add(calls, answers)
+            return
+        assert quorum is not None
+        self.acks_parked.add(calls, answers, quorum.newest())
+        self.acks_parked.settle(quorum.reached)
 
-    def start_timer(self, deadline: float) -> None:
-        """Look at deadlines then."""
-        if self.timer is not None:
-            self.timer.cancel()
-        loop = self.appender.loop
-        self.timer_at = deadline
-        self.timer = loop.call_later(max(deadline - loop.time(), 0.0), self.expire)
-
-    def expire(self) -> None:
-        """Have Python end the calls whose deadline has come."""
-        self.timer = None
-        for calls, parked_at, answers in self.parked.take_expired(self.appender.loop.time()):
-            calls.given_back(answers, parked_at)
-        if len(self.parked) and (deadline := self.parked.next_deadline) != float("inf"):
-            self.start_timer(max(deadline, self.appender.loop.time() + EXPIRE_EVERY_S))
-
-    def take_back(self, calls: LaneCalls) -> list[tuple[float, LaneAnswers]]:
+    def take_back(self, calls: LaneCalls) -> list[tuple[str, float, LaneAnswers]]:
         """Return the parked answers of a connection."""
-        return [(parked_at, answers) for _, parked_at, answers in self.parked.take_of(calls)]
+        return self.sends_parked.take_back(calls) + self.acks_parked.take_back(calls)
 
-    def wait(self, message: bytes, end: int, parked_at: float) -> Deferred[Any]:
+    def wait(self, path: str, message: bytes, end: int, parked_at: float) -> Deferred[Any]:
         """Have Python wait for the answer to a call that was parked."""
+        if path == ACK_PATH:
+            assert self.acks_wait_for is not None
+            return self.acks_wait_for.wait(end, parked_at, Encoded(message, OK))
         deferred: Deferred[Any] = Deferred()
 
         def answer(error: WhimbrelError | None) -> None:
@@ -354,41 +358,6 @@ class BrokerLane:
 
         self.appender.wait(end, parked_at, answer)
         return deferred
-
-    # For the appender
-
-    def __len__(self) -> int:
-        return len(self.parked)
-
-    @property
-    def oldest_end(self) -> int:
-        """Where the log ends with the oldest parked send."""
-        return int(self.parked.oldest_end)
-
-    @property
-    def newest_end(self) -> int:
-        """Where the log ends with the newest parked send."""
-        return int(self.parked.newest_end)
-
-    @property
-    def oldest_at(self) -> float:
-        """When the oldest parked send was parked."""
-        return float(self.parked.oldest_at)
-
-    def settle(self, durable: int) -> None:
-        """Answer what is durable."""
-        settled = self.parked.settle(durable)
-        if not settled:
-            return
-        now = self.appender.loop.time()
-        for calls, parked_at, answers in settled:
-            if calls.answered(answers, parked_at) and self.on_calls is not None:
-                self.on_calls(SEND, OK.code, True, now - parked_at, len(answers))
-
-    def hand_over(self, before: float) -> None:
-        """Have Python wait for those that were parked before a time."""
-        for calls, parked_at, answers in self.parked.take_parked_before(before):
-            calls.given_back(answers, parked_at)
 
 
 def refused(message: bytes, error: WhimbrelError) -> Any:

@@ -17,6 +17,8 @@ over changes that were answered meanwhile (Q5). Members take a leader's tables a
 takes back a change of the leader before.
 
 A member of an earlier version says no epoch, and is not counted: `trouble` says so.
+
+All rules, with what happens where one is missing, are in `tests/failover/rules.py`; models find each.
 """
 
 import logging
@@ -98,6 +100,7 @@ class LeaderState:
             on_change: called when another member is merged, or metadata has reached a majority.
         """
         self.term, self.member, self.seat = term, member, seat
+        self.leases_durable = leases_durable
         self.file, self.take_tables, self.on_change = file, take_tables, on_change
         self.streams: dict[int, MemberStream] = {}  # the newest of each member
         self.merged: set[tuple[int, str]] = {(member, seat)}
@@ -282,8 +285,12 @@ class LeaderState:
         )
 
     def holders(self) -> frozenset[int]:
-        """Return the other voters that have all that this leader began with."""
-        if not self.begun:
+        """Return the other voters that have all that this leader began with; none before it has itself.
+
+        The prior voters are forgotten by this (Q8). Who leads counts as one copy then, so all that it has
+        taken over has to be on its own disk (Q8a).
+        """
+        if not self.begun or self.leases_durable() < self.begun_at or not self.saved:
             return frozenset()
         return frozenset(self.leases.holders(self.begun_at)).intersection(self.metadata.holders(1))
 

@@ -44,7 +44,7 @@ class MetadataSync:
         address: Callable[[], str],
         watch: Watch,
         import_offsets: ImportOffsets,
-        merge_deleted_offsets: Callable[[str], None],
+        take_deleted_offsets: Callable[[str], None],
         take_given_offsets: Callable[[int, str], None],
         confirmed: Callable[[int], None],
         timers: Callable[[int, int], None] = lambda read_ms, log_end: None,
@@ -54,7 +54,7 @@ class MetadataSync:
     ) -> None:
         """Take the tables to fill.
 
-        `merge_deleted_offsets` takes where the queues of deleted topics ended, `take_given_offsets` how far
+        `take_deleted_offsets` takes where the queues of deleted topics ended, `take_given_offsets` how far
         all queues had come at a place in the log, `confirmed` how far the master's log is confirmed,
         `timers` how far it has delivered delayed messages, `sharing` what other brokers have of its topics.
         Of an elected leader's, `check` raises a WhimbrelError where a version is not to be applied, and
@@ -69,7 +69,7 @@ class MetadataSync:
         self.address = address
         self.watch = watch
         self.import_offsets = import_offsets
-        self.merge_deleted_offsets = merge_deleted_offsets
+        self.take_deleted_offsets = take_deleted_offsets
         self.synced = False  # whether the master's metadata was applied since it was lost last
         self.got = False  # whether any came in the present attempt
         self.pause, self.attempt = Pause(), Attempt()
@@ -122,7 +122,7 @@ class MetadataSync:
         if metadata.topics is not None:
             take_over(self.topics, metadata.topics)
         if metadata.deleted_offsets is not None:
-            self.merge_deleted_offsets(metadata.deleted_offsets)
+            self.take_deleted_offsets(metadata.deleted_offsets)
         if metadata.given_offsets is not None:
             self.take_given_offsets(*metadata.given_offsets)
         if metadata.timers is not None:

@@ -27,9 +27,10 @@ has promised a later epoch. States only grow together (`consume/leases.py`), and
 version wins, which is no older.
 """
 
+import math
 from collections import deque
 from collections.abc import Callable, Collection
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from whimbrel.broker.produce.commit import commit_offset
 from whimbrel.deferred import Deferred
@@ -40,6 +41,17 @@ __all__ = ["WAITING_MAX", "StateQuorum"]
 WAITING_MAX: Final = 100_000  # answers; each client has few calls under way
 
 
+class ParkedAcks(Protocol):
+    """Answers that the compiled lane keeps (`api/parked_answers.py`), by the numbers that they wait for."""
+
+    def __len__(self) -> int: ...
+    def settle(self, reached: int) -> None:
+        """Answer those that wait for no more."""
+
+    def hand_over(self, before: float) -> None:
+        """Have those wait here (`StateQuorum.wait`) that were parked before a time."""
+
+
 class StateQuorum:
     """Counts copies of one kind of state, and holds answers back.
 
@@ -47,6 +59,7 @@ class StateQuorum:
         reached: the number up to which enough voters have all changes; 0 before they have anything.
         answered: how many answers have waited and left.
         expired: how many have waited in vain.
+        parked: what the lane keeps; None where it keeps nothing.
     """
 
     def __init__(
@@ -78,6 +91,7 @@ class StateQuorum:
         self.waiting: deque[tuple[int, float, Deferred[Any], Any]] = deque()
         self.reached = self.answered = self.expired = 0
         self.on_reached: Callable[[], None] | None = None
+        self.parked: ParkedAcks | None = None
         self.closed: WhimbrelError | None = None
 
     def stored(self, member: int, number: int) -> None:
@@ -111,8 +125,20 @@ class StateQuorum:
                 deferred.fail(answer)
             else:
                 deferred.complete(answer)
+        if self.parked is not None:
+            self.parked.settle(reached)
         if self.on_reached is not None:
             self.on_reached()
+
+    @property
+    def waiting_count(self) -> int:
+        """How many answers wait, here and in the lane."""
+        return len(self.waiting) + (0 if self.parked is None else len(self.parked))
+
+    @property
+    def room(self) -> int:
+        """How many more may wait; 0 once this is closed."""
+        return 0 if self.closed is not None else max(WAITING_MAX - self.waiting_count, 0)
 
     @property
     def behind(self) -> bool:
@@ -136,10 +162,35 @@ class StateQuorum:
             if isinstance(answer, WhimbrelError):
                 raise answer
             return answer
-        if len(self.waiting) >= WAITING_MAX:
+        if not self.room:
             raise Throttled(f"{WAITING_MAX} answers wait for a majority to store {self.what} already")
         deferred: Deferred[Any] = Deferred()
         self.waiting.append((number, self.clock() + self.timeout_s, deferred, answer))
+        return deferred
+
+    def wait(self, number: int, since: float, answer: Any) -> Deferred[Any]:
+        """Return a deferred for an answer that the lane had parked; older and newer ones may wait here.
+
+        Args:
+            number: of the last change that it waits for.
+            since: when it was parked.
+            answer: a message.
+        """
+        deferred: Deferred[Any] = Deferred()
+        deadline = since + self.timeout_s
+        if number <= self.reached:
+            deferred.complete(answer)
+        elif self.closed is not None:
+            deferred.fail(self.closed)
+        elif deadline <= self.clock():
+            self.expired += 1
+            deferred.fail(self.late())
+        else:
+            newer = []
+            while self.waiting and self.waiting[-1][:2] > (number, deadline):
+                newer.append(self.waiting.pop())
+            self.waiting.append((number, deadline, deferred, answer))
+            self.waiting.extend(reversed(newer))
         return deferred
 
     def hold_later(self, made: Deferred[Any]) -> Deferred[Any]:
@@ -172,7 +223,13 @@ class StateQuorum:
         while waiting and waiting[0][1] <= now:
             _, _, deferred, _ = waiting.popleft()
             self.expired += 1
-            deferred.fail(self.unknown(f"within {self.timeout_s:g} s"))
+            deferred.fail(self.late())
+        if self.parked is not None:
+            self.parked.hand_over(now - self.timeout_s)
+
+    def late(self) -> NotStored:
+        """Return the error of a call that has waited too long."""
+        return self.unknown(f"within {self.timeout_s:g} s")
 
     def unknown(self, when: str) -> NotStored:
         """Return the error of a call of which nobody knows whether its effect stays."""
@@ -186,3 +243,5 @@ class StateQuorum:
         self.closed = self.unknown(f"before this member stopped leading ({why})")
         while self.waiting:
             self.waiting.popleft()[2].fail(self.closed)
+        if self.parked is not None:
+            self.parked.hand_over(math.inf)

@@ -1,14 +1,11 @@
 """Acknowledgements by the compiled lane: what it asks of the leases, and what it settles.
 
     request ──► whimbrel_fast ──► `holds`, for each handle      nothing changes
-    read    ──► whimbrel_fast ──► `settle`: written down together, then the answers leave
+    read    ──► whimbrel_fast ──► `settle`: written down together, then the answers leave, or wait
 
 A handle is the lane's if it is that of a delivery that this broker knows and that is current. All others (of
 a message that is done, of another broker's delivery, expired, wrong) are Python's (`handles.py`), and with
 them all calls of their group of frames.
-
-Where answers wait for a majority (`cluster/state_quorum.py`), every handle is Python's: the lane answers as
-soon as something is written down.
 """
 
 from collections.abc import Sequence
@@ -23,9 +20,8 @@ __all__ = ["LaneAcks"]
 class LaneAcks:
     """What a pass needs; on the loop's thread. `begin` comes first in each pass."""
 
-    def __init__(self, settling: Settling, *, answers_wait: bool = False) -> None:
-        """Take what settles; `answers_wait`: acknowledgements are not answered once they are written down."""
-        self.settling, self.answers_wait = settling, answers_wait
+    def __init__(self, settling: Settling) -> None:
+        self.settling = settling
         self.now = 0
         self.states: list[QueueLeases] = []
         self.numbers: dict[QueueLeases, int] = {}
@@ -40,7 +36,7 @@ class LaneAcks:
         self, group: str, topic: str, queue_id: int, epoch: int, offset: int, serial: int
     ) -> int | None:
         """Return the number of the state by which a delivery is current; None where it is Python's."""
-        state = None if self.answers_wait else self.settling.table.by_queue.get((group, topic, queue_id))
+        state = self.settling.table.by_queue.get((group, topic, queue_id))
         if state is None or state.epoch != epoch:
             return None
         lease = state.leases.get(offset)

@@ -24,8 +24,11 @@ when somebody tries. The rules by number, with what happens where one is missing
 stand at once, while those whom it asks agree after `LEAST_SILENT_S`; or its stream has ended and no
 nameserver knows of a leader any more, which is so within milliseconds of a kill; or the record says that the
 leader has resigned. In the last two cases it gives a member that it has just promised itself to `OPENING_S`
-to open its log. Then it asks all others (`Suspect`): enough of them must be silent as well, so that a member
-which alone is cut off disturbs nobody. One with a better log is left to stand itself, for `BETTER_S`.
+to open its log; so it does with one that the record has just named, which may need nobody's promise but its
+own: of two voters each can lead without having asked the other, and they would take the lead from each other
+for ever. Then it asks all others (`Suspect`): enough of them must be silent as well, so that a member which
+alone is cut off disturbs nobody; only those count whose seals would. One with a better log is left to stand
+itself, for `BETTER_S`.
 
 Where `copies_min` says so, a leader takes a voter out that has been away for `OUT_S`, one at a time, by such
 a change: as long as `copies_min` copies still commit, and enough of the present voters are there to seal it.
@@ -33,14 +36,15 @@ So the survivor of two goes on alone: it has all that both had committed. The ot
 back, and an operator makes it a voter again.
 
 **An operator may accept loss** where no election can succeed any more: too many disks are gone, or too many
-may have lost what they acknowledged (`forced`). The member that is named asks all others; the best log of all
-that answer leads, in a new epoch whose record names as voters those that answered, without prior ones, and
-says in which epoch that was (`loss`). The seals of that very epoch count, and give back the vote, also where
-a member may have lost something (R9): what that is, is accepted. As long as `loss` stands, an election needs
-the seals of all these voters (R14), and takes the best log among them, so no more is given up than was; one
-that may have lost something since does not vote, as ever (R14d), and an operator may have to say it again.
-The leader has `loss` cleared once enough of them have adopted its epoch (R14c); from then on any `seals` of
-them meet those.
+may have lost what they acknowledged (`forced`); or where one can, but a change of the voters can't end any
+more, since too few of the new ones are left to commit: one whose disk was lost again, of two. The member that
+is named asks all others; the best log of all that answer leads, in a new epoch whose record names as voters
+those that answered, without prior ones, and says in which epoch that was (`loss`). The seals of that very
+epoch count, and give back the vote, also where a member may have lost something (R9): what that is, is
+accepted. As long as `loss` stands, an election needs the seals of all these voters (R14), and takes the best
+log among them, so no more is given up than was; one that may have lost something since does not vote, as ever
+(R14d), and an operator may have to say it again. The leader has `loss` cleared once enough of them have
+adopted its epoch (R14c); from then on any `seals` of them meet those.
 What this may lose: voters 1, 2, 3; member 1 leads, 2 acknowledges r, both lose power, and 3 is made the
 leader with an empty log: r was answered and is gone. And worse: 1 and 2 were only cut off from 3, and go on
 to commit in their epoch until one of them hears of the new one: all of that is cut off as they follow. The
@@ -271,6 +275,7 @@ class Election:
     quiet_since: float = float("-inf")  # what was heard before counts as heard then
     sealed_at: float = float("-inf")  # when we promised ourselves to another member
     preferred_at: float = float("-inf")  # when the record began to prefer another member
+    named_at: float = float("-inf")  # when it began to name another leader, since we know it
     asked_at: float = float("-inf")
     trigger: str = ""  # why it stands
     suspicions: dict[int, Suspicion] = field(default_factory=dict)
@@ -647,8 +652,13 @@ class Election:
         seats[self.member] = facts.seat
         voting = {(member, seat) for member, seat in seats.items() if member == self.member and facts.votes}
         voting |= {(member, answer.seat) for member, answer in answers.items() if answer.votes}
+        # Too few of the new voters are left to commit: the change never ends, and another one has to wait.
+        unfinished = bool(record.prior or record.loss) and (
+            len(set(seats.items()).intersection(record.voters)) < record.acks
+        )
         if (
-            len(voting.intersection(record.voters)) >= record.seals
+            not unfinished
+            and len(voting.intersection(record.voters)) >= record.seals
             and len(voting.intersection(record.prior)) >= record.prior_seals
         ):
             return "enough voters are there: they elect a leader by themselves, without loss", None
@@ -721,9 +731,10 @@ class Election:
             return "there is no record of the group"
         # Since then nobody else is heard: who was heard has opened its log.
         promised_lately = now - self.sealed_at < OPENING_S and facts.heard_at <= self.sealed_at
+        named_lately = now - self.named_at < OPENING_S and facts.heard_at <= self.named_at
         if record.leader == NOBODY and (record.epoch >= facts.promised or not promised_lately):
             return "the leader has resigned"
-        if not facts.connected and facts.leaderless and not promised_lately:
+        if not facts.connected and facts.leaderless and not promised_lately and not named_lately:
             return f"member {record.leader} is gone"
         quiet = now - max(facts.heard_at, self.quiet_since)
         enough_s = silent_s(self.member) if after_s is None else after_s
@@ -778,14 +789,22 @@ class Election:
         return False
 
     def ask(self, facts: Facts) -> list[Action]:
-        """Ask the others what they hear, and stand once enough of them hear no leader."""
+        """Ask the others what they hear, and stand once enough hear no leader of those whose seals count.
+
+        One whose seal does not count would have it stand in vain, and again and again: each time the record
+        changes, and an operator who is to accept a loss meets another one than the one that was shown.
+        """
         record, now = self.record, facts.now
         assert record is not None
         if not self.silent(facts) or not self.may_stand(record, facts):
             self.follow(now, self.why)
             self.quiet_since = float("-inf")  # nothing was heard that would have to be waited for
             return []
-        quiet = {member for member, answer in self.suspicions.items() if answer.silent}
+        quiet = {
+            (member, answer.seat)
+            for member, answer in self.suspicions.items()
+            if answer.silent and answer.votes
+        }
         # A leader whose stream is there, and that hears none either, lets others lead: it does not stand.
         yields = record.leader if facts.connected else NOBODY
         better = [
@@ -797,7 +816,7 @@ class Election:
             and (answer.last_epoch, answer.log_end) > facts.position
         ]
         waits = bool(better) and now - self.since < BETTER_S and record.prefer != self.member
-        if not waits and enough(record, quiet | {self.member}):
+        if not waits and enough(record, quiet | {(self.member, facts.seat)}):
             return self.stand(record, facts)
         if now - self.asked_at < ASK_APART_S:
             return []
@@ -946,12 +965,14 @@ class Election:
         self.known_epoch = max(self.known_epoch, record.epoch)
         if before is None or (before.epoch, before.prefer) != (record.epoch, record.prefer):
             self.preferred_at = now
+        if before is not None and before.epoch < record.epoch and record.leader not in (NOBODY, self.member):
+            self.named_at = now
 
 
-def enough(record: GroupRecord, quiet: Collection[int]) -> bool:
-    """Return whether so many hear no leader that an election can succeed."""
-    voters = sum(member in quiet for member, _ in record.voters)
-    prior = sum(member in quiet for member, _ in record.prior)
+def enough(record: GroupRecord, quiet: Collection[tuple[int, str]]) -> bool:
+    """Return whether so many members, with their seats, hear no leader that an election can succeed."""
+    voters = sum(voter in quiet for voter in record.voters)
+    prior = sum(voter in quiet for voter in record.prior)
     return voters >= record.seals and prior >= record.prior_seals
 
 

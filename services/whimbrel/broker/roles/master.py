@@ -261,7 +261,7 @@ class MasterRole(Role):
             if isinstance(text, str):
                 table.replace_all(text)
         if metadata.deleted_offsets is not None:
-            self.store.queues.merge_deleted_offsets(metadata.deleted_offsets)
+            self.store.take_deleted_offsets(metadata.deleted_offsets)
         if metadata.shared_topics is not None:
             self.sharing.replace(metadata.shared_topics)
         if metadata.delay_offsets is not None:
@@ -290,12 +290,14 @@ class MasterRole(Role):
             self.admission,
             self.appender,
             self.context.clients,
-            LaneAcks(self.consumption.settling, answers_wait=self.state is not None),
+            LaneAcks(self.consumption.settling),
             broker_name=self.options.name,
             size_bounds=MESSAGE_BYTES,
             on_appended=None if counted is None else counted.appended_many,
             on_calls=None if counted is None else counted.calls.observe_many,
             sends_wait=lambda: self.state is not None and self.state.metadata.behind,
+            acks_wait_for=None if self.state is None else self.state.leases,
+            not_serving=str if self.state is None else self.not_serving,
         )
 
     def special_calls(self) -> dict[str, Handle]:

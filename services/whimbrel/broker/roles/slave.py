@@ -159,7 +159,9 @@ class SlaveRole(Role):
             address=self.master_grpc,
             watch=self.watch_master,
             import_offsets=self.import_master_offsets,
-            merge_deleted_offsets=self.store.merge_deleted_offsets,
+            take_deleted_offsets=self.store.merge_deleted_offsets
+            if state is None
+            else self.store.take_deleted_offsets,
             take_given_offsets=self.store.take_given_offsets,
             confirmed=self.confirmed.learn,
             timers=self.timers.offer,

@@ -157,10 +157,9 @@ class NativeConnection(asyncio.Protocol):
             self.lane.leave()
             self.lane = None
         server = self.server
-        path, method = server.lane_method
         remembered = server.guard is None or isinstance(server.guard, HeaderGuard)
-        if method is not None and remembered and self.conn.error is None:
-            self.lane = LaneCalls(self, method, path)
+        if server.call_lane is not None and remembered and self.conn.error is None:
+            self.lane = LaneCalls(self, server.call_lane)
 
     def take(self, data: bytes, now: float) -> None:
         """Handle the events in bytes of the peer."""

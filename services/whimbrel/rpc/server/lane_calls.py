@@ -8,7 +8,7 @@ The lane (`whimbrel_fast.PlainCalls`) reads whole sends and acknowledgements, an
 (`gathered_reads.py`). What it leaves of a read begins with a frame, with no stream half in and half out, so
 Python goes on as if it had read everything. **Who has what:** the compiled decoder the table of header
 fields; `Connection` all windows, numbers of streams and bytes that are not taken yet, which a pass gets and
-gives back; the lane the answers that wait, as long as nothing but durability is asked of them.
+gives back; the lane the answers that wait, as long as nothing else is asked of them.
 
 Where a read ends with an error of the connection, Python answers none of the calls before it, and the lane
 does: they are stored either way.
@@ -67,7 +67,8 @@ HELD_S = 1.0  # that the begin of a call waits in the buffer; a check of the ser
 IDLE_READS_MAX = 32
 IDLE_READS_EACH = 8
 
-# Stream, message, end of its records in the log, what the peer has added to its window, timeout in seconds.
+# Stream, message, what it waits for (the end of its records in the log, or a number), what the peer has added
+# to its window, timeout in seconds.
 AnsweredCall: TypeAlias = tuple[int, bytes, int, int, float | None]
 
 # What a guard looks at, and for each of `CallLane.paths` the values with which it has let in a call.
@@ -154,13 +155,14 @@ class CallLane(Protocol):
             LaneFault: the lane has panicked.
         """
 
-    def park(self, calls: "LaneCalls", answers: LaneAnswers) -> None:
-        """Keep answers until their records are durable."""
+    def park(self, calls: "LaneCalls", path: str, answers: LaneAnswers) -> None:
+        """Keep answers to calls of a method until what they have done is safe."""
 
-    def take_back(self, calls: "LaneCalls") -> list[tuple[float, LaneAnswers]]:
-        """Return the parked answers of a connection, with the loop's time when they were parked."""
+    def take_back(self, calls: "LaneCalls") -> list[tuple[str, float, LaneAnswers]]:
+        """Return the parked answers of a connection, with their path and the loop's time when they were
+        parked."""
 
-    def wait(self, message: bytes, end: int, parked_at: float) -> Deferred[Any]:
+    def wait(self, path: str, message: bytes, end: int, parked_at: float) -> Deferred[Any]:
         """Have Python wait for the answer to a call that was parked here."""
 
 
@@ -168,7 +170,7 @@ class LaneCalls:
     """The lane's part in one connection.
 
     Attributes:
-        method, path: of the calls that may be parked.
+        methods: by path, of the calls that may be parked.
         client: whose calls are taken: Python knows it. client_bytes: as headers have it.
         idle: reads since one with a call for the lane.
         parked: calls whose answers wait in the lane.
@@ -176,9 +178,10 @@ class LaneCalls:
         approved: by the guard; None where there is none.
     """
 
-    def __init__(self, connection: "NativeConnection", method: UnaryMethod, path: str) -> None:
-        assert method.lane is not None
-        self.connection, self.method, self.path, self.lane = connection, method, path, method.lane
+    def __init__(self, connection: "NativeConnection", lane: CallLane) -> None:
+        self.connection, self.lane = connection, lane
+        methods = connection.server.methods
+        self.methods = {path: methods[path] for path in lane.paths if path in methods}
         self.peer, self.client, self.client_bytes = connection.peer, "", b""
         self.parked = self.idle = 0
         before = connection.conn.decoder
@@ -302,7 +305,7 @@ class LaneCalls:
             connection.calls += len(others)
             conn.elsewhere += len(others)
             self.parked += len(others)
-            self.lane.park(self, others)
+            self.lane.park(self, path, others)
         if partial:
             if taken < len(data):
                 conn.buffer += memoryview(data)[taken:]
@@ -329,25 +332,17 @@ class LaneCalls:
 
     def answer_beyond(self, calls: Sequence[AnsweredCall], path: str) -> None:
         """Have Python send answers as far as windows allow, and the rest when they grow."""
-        connection = self.connection
-        method = connection.server.methods[path]
-        assert type(method) is UnaryMethod
         for stream_id, message, _, window, timeout in calls:
-            connection.calls += 1
-            server_call = self.server_call(stream_id, window, timeout, path, method, 0.0)
+            self.connection.calls += 1
+            server_call = self.server_call(stream_id, window, timeout, path, 0.0)
             server_call.respond(Encoded(message, OK))
 
     def server_call(
-        self,
-        stream_id: int,
-        window: int,
-        timeout: float | None,
-        path: str,
-        method: UnaryMethod,
-        waited_s: float,
+        self, stream_id: int, window: int, timeout: float | None, path: str, waited_s: float
     ) -> UnaryServerCall:
         """Make the stream and the server call of a call that the lane has taken so long ago."""
-        connection = self.connection
+        connection, method = self.connection, self.methods[path]
+        assert type(method) is UnaryMethod
         conn = connection.conn
         stream = conn.streams[stream_id] = Stream(stream_id, conn.peer_window + window, conn.limits.window)
         stream.headers_received = stream.remote_closed = True
@@ -358,7 +353,7 @@ class LaneCalls:
         server_call.started = time.perf_counter() - waited_s
         return server_call
 
-    def answered(self, answers: LaneAnswers, parked_at: float) -> bool:
+    def answered(self, path: str, answers: LaneAnswers, parked_at: float) -> bool:
         """Send answers that have waited long enough; return False where Python has to, for flow control."""
         connection = self.connection
         conn = connection.conn
@@ -375,27 +370,27 @@ class LaneCalls:
             self.send(answers.frames, answers.ids)
             connection.schedule_flush()
             return True
-        self.to_python(answers, parked_at)
+        self.to_python(path, answers, parked_at)
         return False
 
     def hand_over(self) -> None:
         """Make of all parked calls what Python would have made of them."""
         if self.parked:
-            for parked_at, answers in self.lane.take_back(self):
-                self.given_back(answers, parked_at)
+            for path, parked_at, answers in self.lane.take_back(self):
+                self.given_back(path, answers, parked_at)
 
-    def given_back(self, answers: LaneAnswers, parked_at: float) -> None:
+    def given_back(self, path: str, answers: LaneAnswers, parked_at: float) -> None:
         """Go on in Python with calls that the lane had parked."""
         self.parked -= len(answers)
         self.connection.conn.elsewhere -= len(answers)
-        self.to_python(answers, parked_at)
+        self.to_python(path, answers, parked_at)
 
-    def to_python(self, answers: LaneAnswers, parked_at: float) -> None:
+    def to_python(self, path: str, answers: LaneAnswers, parked_at: float) -> None:
         """Make streams and server calls of calls that were parked."""
         waited_s = self.connection.server.loop.time() - parked_at
         for stream_id, message, end, window, timeout in answers.calls():
-            server_call = self.server_call(stream_id, window, timeout, self.path, self.method, waited_s)
-            server_call.park(self.lane.wait(message, end, parked_at))
+            server_call = self.server_call(stream_id, window, timeout, path, waited_s)
+            server_call.park(self.lane.wait(path, message, end, parked_at))
 
     def leave(self) -> None:
         """Give everything to Python, which goes on alone."""
@@ -406,13 +401,13 @@ class LaneCalls:
         """Drop all parked calls: the connection is gone."""
         if not self.parked:
             return
-        for parked_at, answers in self.lane.take_back(self):
+        for path, parked_at, answers in self.lane.take_back(self):
             self.parked -= len(answers)
             on_call_end = self.connection.server.on_call_end
             if on_call_end is not None:
                 seconds = self.connection.server.loop.time() - parked_at
                 for _ in range(len(answers)):
-                    on_call_end(self.method.name, "CANCELLED", True, seconds)
+                    on_call_end(self.methods[path].name, "CANCELLED", True, seconds)
 
     def check(self, now: float) -> None:
         """Have Python take the begin of a call that does not go on."""

@@ -44,6 +44,7 @@ from whimbrel.rpc.server.connection import NativeConnection
 from whimbrel.rpc.server.gathered_reads import GatheredReads
 from whimbrel.rpc.server.handlers import Service, UnaryMethod, methods_by_path
 from whimbrel.rpc.server.health import Health
+from whimbrel.rpc.server.lane_calls import CallLane
 from whimbrel.rpc.server.limits import STOP_GRACE_S, Guard, OnCallEnd, ServerLoad
 from whimbrel.rpc.server.protocol_detection import (
     ContextProvider,
@@ -84,7 +85,7 @@ class NativeServer:
 
     Attributes:
         methods: by path.
-        lane_method: the path and the method of which the compiled lane takes plain calls; None without one.
+        call_lane: the compiled lane's, where it takes plain calls of some methods; None without one.
         handshaking: connections before protocol detection or TLS are done.
         connections: that speak HTTP/2.
         admission: which connections are let in.
@@ -147,10 +148,10 @@ class NativeServer:
     def serve_methods(self, services: Sequence[Service]) -> None:
         """Take the methods of services."""
         self.methods = methods_by_path(with_standard_services(services, self.health))
-        self.lane_method: tuple[str, UnaryMethod | None] = "", None
-        for path, method in self.methods.items():
+        self.call_lane: CallLane | None = None
+        for method in self.methods.values():
             if type(method) is UnaryMethod and method.lane is not None:
-                self.lane_method = path, method
+                self.call_lane = method.lane
 
     def new_connection(self, connected_at: float, place: Place) -> NativeConnection:
         """Return an HTTP/2 connection for a peer that was accepted at that moment."""

@@ -28,6 +28,7 @@ class Rig:
     def __init__(self, root: Path, *, prior: Voters = (), members: tuple[int, ...] = (1, 2, 3)) -> None:
         self.taken: list[bytes] = []
         self.news = 0
+        self.durable = 7
         self.file = MetadataVersionFile(root)
         self.file.save(MetadataVersion(3, 3))
         term = GroupRecord(
@@ -35,7 +36,7 @@ class Rig:
             prior=prior, prior_acks=len(prior) // 2 + 1 if prior else 0,
         )  # fmt: skip
         self.state = LeaderState(
-            term, 1, seat(1), leases=lambda: 7, leases_durable=lambda: 7, file=self.file,
+            term, 1, seat(1), leases=lambda: 7, leases_durable=lambda: self.durable, file=self.file,
             take_tables=self.taken.append, clock=lambda: 0.0, timeout_s=3.0, on_change=self.changed,
         )  # fmt: skip
 
@@ -217,6 +218,19 @@ def test_who_holds_all_is_told_for_changes_of_voters(tmp_path: Path) -> None:
     rig.state.begin()
     rig.state.heard(streams[0], leases_done=True, stored=7, metadata_stored=1)
     rig.state.heard(streams[1], leases_done=True, metadata_stored=1)
+    assert rig.state.holders() == {2}
+
+
+def test_a_leader_that_has_not_written_its_own_state_down_has_no_holders(tmp_path: Path) -> None:
+    """Q8a: the prior voters would be forgotten, and with its power the only copy that an election meets."""
+    rig = Rig(tmp_path, prior=voters(1, 8, 9))
+    rig.durable = 6
+    stream = rig.merged(2)
+    rig.merged(8)
+    rig.state.begin()
+    rig.state.heard(stream, leases_done=True, stored=7, metadata_stored=1)
+    assert not rig.state.holders()
+    rig.durable = 7
     assert rig.state.holders() == {2}
 
 

@@ -71,7 +71,7 @@ class Slave:
             address=lambda: "",
             watch=lambda address: pytest.fail("not called"),
             import_offsets=self.imported.append,
-            merge_deleted_offsets=self.floors.append,
+            take_deleted_offsets=self.floors.append,
             take_given_offsets=lambda place, text: self.given.append((place, text)),
             confirmed=self.confirmed.append,
             sharing=self.tables.sharing,

@@ -184,3 +184,30 @@ def test_who_leaves_takes_its_call_back() -> None:
     other.cancel()
     rig.quorum.stored(2, 1)
     assert not other.done
+
+
+def test_what_the_lane_had_parked_waits_in_its_place() -> None:
+    rig = Rig()
+    order: list[str] = []
+    for number, since, name in ((2, 0.0, "first"), (4, 1.0, "third"), (3, 0.5, "second")):
+        rig.newest = rig.own = 4
+        held = rig.quorum.wait(number, since, name)
+        held.waker = lambda held=held: order.append(held.result)
+    rig.quorum.stored(2, 3)
+    assert order == ["first", "second"]
+    rig.quorum.stored(2, 4)
+    assert order == ["first", "second", "third"]
+    assert rig.quorum.wait(4, 0.0, "late").result == "late"
+
+
+def test_what_the_lane_had_parked_too_long_is_refused() -> None:
+    rig = Rig()
+    rig.newest, rig.now = 2, 3.5
+    assert isinstance(rig.quorum.wait(2, 0.5, "done").error, NotStored)
+    assert rig.quorum.expired == 1
+    held = rig.quorum.wait(2, 1.0, "done")
+    rig.now = 4.0
+    rig.quorum.expire()
+    assert isinstance(held.error, NotStored)
+    rig.quorum.close("another member leads")
+    assert isinstance(rig.quorum.wait(2, 3.9, "done").error, NotStored)

@@ -188,6 +188,20 @@ def test_a_member_that_alone_is_cut_off_disturbs_nobody() -> None:
     assert found.state is State.FOLLOWING and "leads" in found.why
 
 
+@pytest.mark.parametrize("no_vote", [{"votes": False}, {"seat": "9" * 32}])
+def test_it_does_not_stand_by_those_whose_seals_do_not_count(no_vote: dict[str, Any]) -> None:
+    found = election()
+    assert found.tick(GONE)
+    for step in range(1, 50):
+        now = replace(GONE, now=100.0 + step / 10)
+        assert all(isinstance(action, AskSuspicions) for action in found.tick(now))
+        assert all(
+            isinstance(action, AskSuspicions) for action in found.suspected(suspicion(3, **no_vote), now)
+        )
+    assert found.state is State.ASKING  # so the record stays what it is, and an operator may accept a loss
+    assert isinstance(found.suspected(suspicion(2), now)[0], Swap)
+
+
 def test_a_better_log_is_let_first_for_a_while() -> None:
     found = election()
     found.tick(GONE)
@@ -333,6 +347,20 @@ def test_who_has_opened_its_log_and_is_gone_is_not_waited_for() -> None:
     found.learned(replace(RECORD, epoch=6, leader=3), 8, GONE)
     heard = replace(GONE, promised=6, promised_to=3, now=100.5, heard_at=100.4)
     assert found.tick(heard) == [AskSuspicions((2, 3))]
+
+
+def test_of_two_voters_who_was_just_named_gets_time_to_open_its_log() -> None:
+    two = replace(RECORD, voters=RECORD.voters[:2])  # either needs no seal but its own
+    found = election(two)
+    assert isinstance(found.tick(GONE)[0], Swap)  # whoever was named long ago is gone
+    found = election(two)
+    named = two.led_by(2, 6, at_ms=0, why="")
+    assert found.learned(named, 8, GONE) == []
+    for step in range(19):
+        assert found.tick(replace(GONE, now=100.0 + step / 10)) == []
+    assert isinstance(found.tick(replace(GONE, now=100.0 + OPENING_S))[0], Swap)
+    again = election(named)  # what it finds at its start says nothing of when that was
+    assert isinstance(again.tick(GONE)[0], Swap)
 
 
 def test_a_candidate_gives_up_after_a_while() -> None:
@@ -722,6 +750,21 @@ def test_a_leader_without_a_majority_may_go_on_alone() -> None:
     assert promise == Promise(7, 1)
     (opening,) = found.promised(seal(1, 7), alone)
     assert opening == Open(changed)
+
+
+def test_a_change_that_can_not_end_is_given_up_by_accepting_a_loss() -> None:
+    found = leading()
+    two, before = ((1, SEATS[1]), (2, "a" * 32)), ((1, SEATS[1]), (2, SEATS[2]))
+    record = replace(RECORD, epoch=6, leader=1, voters=two, prior=before, prior_acks=2)
+    found.record = record
+    alone = replace(GONE, alone=True, promised=6, promised_to=1)
+    assert "not done yet" in found.change_voters(before, alone)[0]
+    replaced = suspicion(2, seat="b" * 32, log_end=0)  # once more: it is neither of both
+    why, changed = found.forced({2: replaced}, (), alone)
+    assert why == "" and changed is not None and changed.prior == () and changed.loss == 7
+    assert changed.voters == ((1, SEATS[1]), (2, "b" * 32))
+    there = suspicion(2, seat="a" * 32, log_end=0)
+    assert "enough voters are there" in found.forced({2: there}, (), alone)[0], "it adopts the epoch"
 
 
 def test_the_loss_is_over_once_enough_have_adopted_an_epoch() -> None:

@@ -488,8 +488,8 @@ def test_deadlines_are_looked_at_together(tmp_path: Path, stub: socket.socket) -
     async def body() -> None:
         rig = Rig(tmp_path, stub)
         looks: list[float] = []
-        by_lane = rig.by_lane
-        expire, done = by_lane.expire, asyncio.Event()
+        parked = rig.by_lane.sends_parked
+        expire, done = parked.expire, asyncio.Event()
 
         def look() -> None:
             looks.append(0.0)
@@ -497,7 +497,7 @@ def test_deadlines_are_looked_at_together(tmp_path: Path, stub: socket.socket) -
             if not rig.lane.parked:
                 done.set()
 
-        by_lane.expire = look  # type: ignore[method-assign]
+        parked.expire = look  # type: ignore[method-assign]
         for number in range(60):
             rig.feed(rig.send(timeout=f"{1000 + 100 * number}u"))
         await asyncio.wait_for(done.wait(), 5)
