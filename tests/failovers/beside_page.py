@@ -1,0 +1,183 @@
+"""The page of `beside.py`, docs/failovers-beside.md."""
+
+import datetime
+import os
+import statistics
+from collections.abc import Callable, Sequence
+
+from failovers.rows import AIMS_S, AWAY_S, BOUND_S, FAULTS, Row
+
+__all__ = ["page"]
+
+NAMES = {"java": "Java", "python": "Python", "go": "Go", "nodejs": "Node.js"}
+SYSTEMS = {"whimbrel": "whimbrel", "RocketMQ": "RocketMQ 5.3.3"}
+NONE = f"none within {BOUND_S:.0f}"
+ABOUT = (
+    "Both have three members on this machine, which answer a send when more than half of them hold it. Ours:",
+    "`--replication majority --flush sync`, one nameserver, which keeps who leads. RocketMQ in controller mode:",
+    "one controller, one name server, `allAckInSyncStateSet=true`, `minInSyncReplicas=2`, asynchronous flush, and",
+    "a proxy in cluster mode; all else by its defaults. Its name server, controller and proxy are never touched.",
+    "",
+    "The clients are the same, RocketMQ's official SDKs with their own settings: a producer, which sends one message",
+    "after the other, and a simple consumer of each run all the time. Our nameserver is their access point, or",
+    "RocketMQ's proxy. *Route* is the time from the fault until a new query of the route names another leader first",
+    "(RocketMQ: until the name server's has another master; the proxy tells SDKs its own address only). *New",
+    "client* is the time until a Python SDK that is loaded, and starts with the fault, has a send acknowledged. *Next",
+    "send*, and *next receive*, are the longest time without one of the running SDKs while the fault lasts.",
+    f"A fault lasts until all of these have gone on, {AWAY_S:.0f} s at least, {BOUND_S:.0f} s at most.",
+    "",
+    f"All times are seconds, median / worst. The machine has {os.cpu_count()} cores, which others used as well:",
+    "all times are upper bounds.",
+)
+FAULT_WORDS = {
+    "kill -9": "the leader's processes: broker and replicator of ours, RocketMQ's broker",
+    "hang": "SIGSTOP of the same",
+    "partition": "nothing passes to or from the leader's ports, or from it to the name server and the controller;"
+    " clients are cut off from it as well. Members are behind forwarders (`tests/failovers/forwarders.py`)",
+}
+
+
+def pair(values: Sequence[float | None]) -> str:
+    """Return median and worst; what never came is worse than all else."""
+    if not values:
+        return "-"
+    known = sorted(value for value in values if value is not None)
+    missing = len(values) - len(known)
+    if missing == len(values):
+        return NONE
+    if missing:
+        return f"{', '.join(f'{each:.1f}' for each in known)}; {NONE} ({missing} of {len(values)})"
+    return f"{statistics.median(known):.2f} / {known[-1]:.2f}"
+
+
+def table(
+    rows: Sequence[Row], columns: Sequence[tuple[str, Callable[[Sequence[Row]], str]]]
+) -> list[str]:
+    """Return a table with a line for each fault and system."""
+    lines = [f"| Fault | System | {' | '.join(name for name, _ in columns)} |", f"|---|---{'|---' * len(columns)}|"]
+    for fault in FAULTS:
+        for system, name in SYSTEMS.items():
+            if those := [row for row in rows if (row.fault, row.system) == (fault, system)]:
+                cells = " | ".join(value(those) for _, value in columns)
+                lines.append(f"| {fault} | {name} | {cells} |")
+    return lines
+
+
+def languages(rows: Sequence[Row]) -> list[str]:
+    """Return the SDKs that were measured, in the order of the page."""
+    return [name for name in NAMES if any(name in row.sends for row in rows)]
+
+
+def by_connection(rows: Sequence[Row]) -> list[str]:
+    """Return a table of our sends, by whether an SDK was connected to the leader."""
+    lines = [
+        f"| Fault | Connected to | {' | '.join(NAMES[name] for name in languages(rows))} |",
+        f"|---|---{'|---' * len(languages(rows))}|",
+    ]
+    for fault in FAULTS:
+        those = [row for row in rows if (row.fault, row.system) == (fault, "whimbrel")]
+        for where, inside in (("the leader", True), ("another member", False)):
+            cells = [
+                ", ".join(
+                    NONE if found is None else f"{found:.2f}"
+                    for found in (row.sends[name] for row in those if (name in row.connected) is inside)
+                )
+                for name in languages(rows)
+            ]
+            if any(cells):
+                lines.append(f"| {fault} | {where} | {' | '.join(each or '-' for each in cells)} |")
+    return lines
+
+
+def aims(rows: Sequence[Row]) -> list[str]:
+    """Say which SDKs have missed the aims with ours."""
+    said = []
+    for fault, aim in AIMS_S.items():
+        those = [row for row in rows if (row.fault, row.system) == (fault, "whimbrel")]
+        missed = [
+            f"{NAMES[name]} {sum(not within(row.sends[name], aim) for row in those)} of {len(those)}"
+            for name in languages(those)
+            if any(not within(row.sends[name], aim) for row in those)
+        ]
+        if those:
+            said.append(f"- {fault}, {aim:g} s: {'missed by ' + ', '.join(missed) if missed else 'met by all'}.")
+    return said
+
+
+def within(found: float | None, aim: float) -> bool:
+    """Return whether a time meets an aim."""
+    return found is not None and found <= aim
+
+
+def page(rows: Sequence[Row]) -> str:
+    """Return the page as Markdown."""
+    today = f"{datetime.datetime.now(datetime.UTC):%Y-%m-%d}"
+    seeds = ", ".join(dict.fromkeys(f"seed {row.seed}, commit {row.commit}" for row in rows))
+
+    def of(kind: str, name: str) -> Callable[[Sequence[Row]], str]:
+        return lambda those: pair([getattr(row, kind)[name] for row in those])
+
+    def total(kind: str) -> Callable[[Sequence[Row]], str]:
+        return lambda those: f"{sum(getattr(row, kind) for row in those):,}"
+
+    def cut(those: Sequence[Row]) -> str:
+        known = [row.cut_bytes for row in those if row.cut_bytes is not None]
+        return f"{sum(known):,}" if known else "not told"
+
+    lines = [
+        "# Failovers beside RocketMQ",
+        "",
+        "Generated by `make beside-failovers`, but for the last section; do not edit the others.",
+        "",
+        f"{seeds}, {today}: {len(rows)} failovers in {sum(row.minutes for row in rows):.0f} minutes.",
+        "",
+        *ABOUT,
+        "",
+        "| Fault | What is done |",
+        "|---|---|",
+        *(f"| {fault} | {words} |" for fault, words in FAULT_WORDS.items()),
+        "",
+        "## Sends",
+        "",
+        *table(
+            rows,
+            [
+                ("Rounds", lambda those: str(len(those))),
+                ("Route", lambda those: pair([row.route for row in those])),
+                ("New client", lambda those: pair([row.newcomer for row in those])),
+                *((f"Next send, {NAMES[name]}", of("sends", name)) for name in languages(rows)),
+            ],
+        ),
+        "",
+        "The aims for sends of ours to go on, for each SDK in each round:",
+        "",
+        *aims(rows),
+        "",
+        "Ours again, round by round: an SDK that is connected to another member than the leader is served by that one,",
+        "which hands its calls on.",
+        "",
+        *by_connection(rows),
+        "",
+        "## Receives, and what became of messages",
+        "",
+        *table(rows, [(f"Next receive, {NAMES[name]}", of("receives", name)) for name in languages(rows)]),
+        "",
+        "*Given up* are sends that failed for the application, after the SDK's own tries. *Lost*: acknowledged, and in no",
+        "queue at the end. *Twice*: at two places, since a try without an answer was stored, and sent again. *Cut*: bytes",
+        "cut off the logs of former leaders, which were in no majority. *Back* is the time from the end of the fault until",
+        "all members are in step, and all SDKs send and receive; *paused then* the longest time without a send meanwhile.",
+        "",
+        *table(
+            rows,
+            [
+                ("Acknowledged", total("acknowledged")),
+                ("Given up", total("given_up")),
+                ("Lost", total("lost")),
+                ("Twice", total("duplicates")),
+                ("Cut", cut),
+                ("Back", lambda those: pair([row.back for row in those])),
+                ("Paused then", lambda those: pair([max(row.after.values()) for row in those])),
+            ],
+        ),
+    ]
+    return "\n".join(lines) + "\n"
