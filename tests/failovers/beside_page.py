@@ -50,11 +50,12 @@ def pair(values: Sequence[float | None]) -> str:
     return f"{statistics.median(known):.2f} / {known[-1]:.2f}"
 
 
-def table(
-    rows: Sequence[Row], columns: Sequence[tuple[str, Callable[[Sequence[Row]], str]]]
-) -> list[str]:
+def table(rows: Sequence[Row], columns: Sequence[tuple[str, Callable[[Sequence[Row]], str]]]) -> list[str]:
     """Return a table with a line for each fault and system."""
-    lines = [f"| Fault | System | {' | '.join(name for name, _ in columns)} |", f"|---|---{'|---' * len(columns)}|"]
+    lines = [
+        f"| Fault | System | {' | '.join(name for name, _ in columns)} |",
+        f"|---|---{'|---' * len(columns)}|",
+    ]
     for fault in FAULTS:
         for system, name in SYSTEMS.items():
             if those := [row for row in rows if (row.fault, row.system) == (fault, system)]:
@@ -80,7 +81,11 @@ def by_connection(rows: Sequence[Row]) -> list[str]:
             cells = [
                 ", ".join(
                     NONE if found is None else f"{found:.2f}"
-                    for found in (row.sends[name] for row in those if (name in row.connected) is inside)
+                    for found in (
+                        row.sends[name]
+                        for row in those
+                        if name in row.sends and (name in row.connected) is inside
+                    )
                 )
                 for name in languages(rows)
             ]
@@ -100,7 +105,9 @@ def aims(rows: Sequence[Row]) -> list[str]:
             if any(not within(row.sends[name], aim) for row in those)
         ]
         if those:
-            said.append(f"- {fault}, {aim:g} s: {'missed by ' + ', '.join(missed) if missed else 'met by all'}.")
+            said.append(
+                f"- {fault}, {aim:g} s: {'missed by ' + ', '.join(missed) if missed else 'met by all'}."
+            )
     return said
 
 
@@ -115,7 +122,7 @@ def page(rows: Sequence[Row]) -> str:
     seeds = ", ".join(dict.fromkeys(f"seed {row.seed}, commit {row.commit}" for row in rows))
 
     def of(kind: str, name: str) -> Callable[[Sequence[Row]], str]:
-        return lambda those: pair([getattr(row, kind)[name] for row in those])
+        return lambda those: pair([getattr(row, kind)[name] for row in those if name in row.sends])
 
     def total(kind: str) -> Callable[[Sequence[Row]], str]:
         return lambda those: f"{sum(getattr(row, kind) for row in those):,}"

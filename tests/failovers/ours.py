@@ -87,9 +87,7 @@ class Ours(Group):
                 got = [frame.message for frame in frames if frame.WhichOneof("content") == "message"]
                 if not got:
                     break
-                found += [
-                    (number, each.system_properties.queue_offset, each.body.decode()) for each in got
-                ]
+                found += [(number, each.system_properties.queue_offset, each.body.decode()) for each in got]
                 offset = got[-1].system_properties.queue_offset + 1
         peer.channel.close()
         return found

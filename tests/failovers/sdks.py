@@ -49,8 +49,7 @@ class Clients:
     """The programs of all SDKs.
 
     Args:
-        name: what bodies begin with, so that no two runs have the same.
-        topics: makes topics, and waits for them.
+        name: what topics and bodies begin with.
     """
 
     def __init__(self, endpoint: str, name: str, languages: Iterable[str] = LANGUAGES) -> None:
@@ -60,13 +59,23 @@ class Clients:
         self.consumers: dict[str, Program] = {}
 
     def __enter__(self) -> Self:
+        try:
+            self.start()
+        except BaseException as error:
+            self.__exit__(type(error), error, None)
+            raise
+        return self
+
+    def start(self) -> None:
+        """Start all, and wait until they send and receive."""
         for language, topic in self.topics.items():
             self.producers[language] = Program(language, "produce", self.endpoint, topic, topic, 0, PAUSE_MS)
-            self.consumers[language] = Program(language, "simple", self.endpoint, topic, f"{topic}-group", "*")
+            self.consumers[language] = Program(
+                language, "simple", self.endpoint, topic, f"{topic}-group", "*"
+            )
         for each in self.all:
             each.wait_ready(START_S)
         self.flow()
-        return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -95,9 +104,7 @@ class Clients:
 
     def connected(self, port: int) -> list[str]:
         """Return the languages whose producer is connected to a port."""
-        return [
-            language for language, each in self.producers.items() if port in remote_ports(each.child.pid)
-        ]
+        return [language for language, each in self.producers.items() if port in remote_ports(each.child.pid)]
 
     def sends(self, language: str) -> list[float]:
         """Return when sends were acknowledged."""

@@ -89,7 +89,11 @@ def test_forwarded_question_counts_as_coming_from_the_client() -> None:
 
 
 def routed(
-    *members: Update, access: str = "10.0.0.9", route_members: bool = True, language: str = "JAVA"
+    *members: Update,
+    access: str = "10.0.0.9",
+    route_members: bool = True,
+    language: str = "JAVA",
+    version: str = "5.2.0",
 ) -> tuple[int, list[str]]:
     """Return scheme and addresses of the one broker that a client is told, in a group of these members."""
     registry = Registry(lease_s=8.0, renew_s=2.0, started=0.0)
@@ -107,7 +111,8 @@ def routed(
         addresses=[v2.Address(host=access, port=8081)],
     )
     request = messaging.QueryRouteRequest(topic=v2.Resource(name="T"), endpoints=endpoints)
-    call = Call("m", "10.0.0.50:7", {"x-mq-client-id": "c", "x-mq-language": language}, None)
+    said = {"x-mq-client-id": "c", "x-mq-language": language, "x-mq-client-version": version}
+    call = Call("m", "10.0.0.50:7", said, None)
     response: Any = service.query_route(call, request).result
     (broker,) = {(queue.broker.name, queue.broker.id) for queue in response.message_queues}
     assert broker == ("a", 0)
@@ -136,8 +141,25 @@ def test_the_setting_has_the_leader_named_alone() -> None:
     assert routed(FIRST, LEADER, THIRD, route_members=False) == (v2.IPv4, ["10.0.0.2:8092"])
 
 
-def test_an_sdk_that_dials_one_address_only_is_told_the_leader() -> None:
-    assert routed(FIRST, LEADER, THIRD, language="HTTP") == (v2.IPv4, ["10.0.0.2:8092"])
+def test_node_js_is_told_all_members_as_one_grpc_target() -> None:
+    told = ["ipv4:10.0.0.2:8092", "10.0.0.1:8091", "10.0.0.3:8093"]
+    assert routed(FIRST, LEADER, THIRD, language="HTTP", version="1.0.8") == (v2.IPv4, told)
+    assert routed(LEADER, language="HTTP", version="1.0.8") == (v2.IPv4, ["10.0.0.2:8092"])
+
+
+@pytest.mark.parametrize("version", ["", "1.1.0", "2.0.0"])
+def test_a_node_js_that_may_name_addresses_otherwise_is_told_the_leader(version: str) -> None:
+    assert routed(FIRST, LEADER, THIRD, language="HTTP", version=version) == (v2.IPv4, ["10.0.0.2:8092"])
+
+
+def test_node_js_is_told_no_addresses_of_version_6_together() -> None:
+    found = routed(
+        update(0, 8092, host="fd00::2", member=2),
+        update(1, 8091, host="fd00::1", member=1),
+        language="HTTP",
+        version="1.0.8",
+    )
+    assert found == (v2.IPv6, ["fd00::2:8092"])
 
 
 @pytest.mark.parametrize("host", ["third.example", "fd00::3"])
