@@ -1,10 +1,10 @@
-"""The same faults, under the same clients, for a group of ours and for real RocketMQ 5.3.3 in controller mode.
+"""The same faults, under the same clients, for a group of ours and for RocketMQ 5.3.3 in controller mode.
 
     python -m failovers.beside --rounds 3 --page docs/failovers-beside.md     (`make beside-failovers`)
 
 Both groups have three members on this machine, and answer a send when more than half of them hold it
-(`ours.py`, `controller_mode.py`). The clients are RocketMQ's official SDKs, unmodified (`sdks.py`): ours are sent to the
-nameserver, RocketMQ's to its proxy. A stage is one group with its clients, and its rounds one after the other:
+(`ours.py`, `controller_mode.py`). The clients are RocketMQ's official SDKs, unmodified (`sdks.py`), at our
+nameserver or at RocketMQ's proxy. A stage is one group with its clients, and its rounds one after the other:
 
     in step; all clients send and receive
     the fault, and with it a client that comes, and looks at the route
@@ -12,9 +12,9 @@ nameserver, RocketMQ's to its proxy. A stage is one group with its clients, and 
     the end of the fault: started again, woken, mended
     in step; all clients send and receive
 
-Kills and hangs have a stage, partitions another one, whose members are behind forwarders. At the end of a stage all
-that was acknowledged is looked for in the queues. Each round is a row, a line of JSON (`--rows`); `beside_page.py`
-makes the page of them, also without measuring again (`--render`).
+Kills and hangs have a stage, partitions another one, whose members are behind forwarders. At the end of a
+stage all that was acknowledged is looked for in the queues. Each round is a row, a line of JSON (`--rows`);
+`beside_page.py` makes the page of them, also without measuring again (`--render`).
 """
 
 import argparse
@@ -36,8 +36,8 @@ from typing import Any, Protocol
 
 import provenance
 from failovers.beside_page import page
-from failovers.ours import Ours
 from failovers.controller_mode import RocketMQ
+from failovers.ours import Ours
 from failovers.rows import AWAY_S, BOUND_S, FAULTS, Row
 from failovers.sdks import LANGUAGES, Clients, Newcomer, RouteWatch, longest_pause
 from processes import elapse, polls
@@ -225,7 +225,8 @@ def main(words: list[str]) -> int:
     seed = provenance.seed() if given.seed is None else given.seed
     rows = read(given.rows) if given.render else list[Row]()
     if not given.render:
-        say(f"seed {seed}, commit {provenance.commit()}")
+        commit = provenance.commit()
+        say(f"seed {seed}, commit {commit}")
         for name in SYSTEMS:
             for faults in STAGES:
                 rounds = given.rounds if name == "whimbrel" else given.peer_rounds
@@ -238,7 +239,7 @@ def main(words: list[str]) -> int:
                 found = stage(name, drawn, dice, languages=given.languages, say=say)
                 minutes = (time.monotonic() - began) / 60
                 for row in found:
-                    row.seed, row.commit, row.minutes = seed, provenance.commit(), minutes / len(found)
+                    row.seed, row.commit, row.minutes = seed, commit, minutes / len(found)
                 rows += found
                 if given.rows is not None:
                     write(given.rows, found)

@@ -12,11 +12,11 @@ has it by default.
 
 Behind forwarders a broker can be cut off. What goes through them:
 
-    others -> broker          at another address of loopback, which the broker is told to be its own (`brokerIP1`)
-    slaves -> its log         the port for replication is taken at all addresses, and what is registered is
-                              always that port; so it is replaced by the forwarder's in what goes to the name server
-    broker -> name server     a forwarder for each broker
-    broker -> controller      the same; the controller answers where it is itself, which is replaced as well
+    others -> broker        at another address of loopback, which the broker takes for its own (`brokerIP1`)
+    slaves -> its log       a broker takes the port for replication at all addresses, and registers that port,
+                            which is replaced by the forwarder's in what goes to the name server
+    broker -> name server   a forwarder for each broker
+    broker -> controller    the same; the controller answers where it is itself, which is replaced as well
 
 What is replaced has the same length, five digits of a port.
 """
@@ -24,7 +24,6 @@ What is replaced has the same length, five digits of a port.
 import concurrent.futures
 import json
 import os
-import re
 import signal
 import struct
 import subprocess
@@ -49,8 +48,6 @@ START_S = 90.0
 IN_STEP_S = 150.0  # for all members to be in the SyncStateSet again
 LOOK_S = 0.5
 CREATE_TOPIC, ROUTE, TOPIC_CONFIG, SYNC_STATE = 17, 105, 351, 1006
-# AutoSwitchHAClient and its service say by this line that they cut the log, and to where (5.3.3).
-TRUNCATED = re.compile(r"[Tt]runcate.*?offset[ :=]*(\d+)")
 
 
 class Proxy:
@@ -288,7 +285,7 @@ class RocketMQ:
         return found
 
     def cut_bytes(self) -> int | None:
-        """Return how much brokers say that they have cut off their logs; None: they do not say how much."""
+        """Return None: brokers log where they cut their logs, not how far those went."""
         return None
 
 

@@ -22,7 +22,7 @@ class Row:
         away: how long the fault lasted.
         back: from its end until all members were in step again, and all SDKs sent and received.
         after: by SDK, the longest time without an acknowledged send meanwhile.
-        acknowledged, given_up: sends since the fault until the next one; those given up had failed for the SDK.
+        acknowledged, given_up: sends since the fault until the next one; those given up failed for the SDK.
         lost: of those acknowledged, how many are in no queue.
         duplicates: of both, how many are at several places.
         cut_bytes: cut off the logs of former leaders; None: not known.

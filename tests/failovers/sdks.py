@@ -1,8 +1,8 @@
 """The clients of `beside.py`: for each of RocketMQ's official SDKs a producer and a simple consumer that run
 all the time, a client that comes with the fault, and a look at the route again and again.
 
-A producer sends one message after the other, each with the SDK's own settings: three tries of 3 s. What it gives
-up is not sent again. Each language has a topic of its own.
+A producer sends one message after the other, each with the SDK's own settings: three tries of 3 s. What it
+gives up is not sent again. Each language has a topic of its own.
 """
 
 import bisect
@@ -19,7 +19,6 @@ from typing import Self
 
 import grpc
 
-from processes import until
 from sdkkit import Program, remote_ports
 
 __all__ = ["LANGUAGES", "Clients", "Newcomer", "RouteWatch", "longest_pause"]

@@ -8,7 +8,6 @@ says what came out.
 import signal
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 

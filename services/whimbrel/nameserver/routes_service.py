@@ -41,9 +41,10 @@ SCHEMES = {"IPv4": v2.IPv4, "IPv6": v2.IPv6, "DOMAIN_NAME": v2.DOMAIN_NAME}
 ANY_QUEUE = -1
 
 # Languages, as SDKs name them, that take the addresses of an endpoint together for one gRPC target, HOST:PORT
-# with commas between (RocketMQ: Endpoints.getGrpcTarget, nodejs 1.0.8, which calls itself HTTP). gRPC looks for
-# that as for one host name, unless it begins with a scheme; so the first host gets one. Versions that nobody has
-# looked at may put a scheme before it themselves: they are told the leader alone.
+# with commas between (RocketMQ: Endpoints.getGrpcTarget, nodejs 1.0.8, which calls itself HTTP). For gRPC
+# that is one host name, unless it begins with a scheme, so the first host gets one. A producer of that SDK
+# keeps the addresses of its first route: told the leader's alone, it waits for that member for ever. Versions
+# that nobody has looked at may put a scheme before it themselves; they are told the leader alone.
 ONE_TARGET = frozenset({"HTTP", "NODE_JS"})
 ONE_TARGET_VERSIONS = ("1.0.",)
 IPV4_TARGET = "ipv4:"
@@ -193,8 +194,8 @@ class RoutesService:
     def broker(self, call: Call, entry: RouteEntry, access: Access) -> tuple[v2.Broker, bool]:
         """Return the broker with addresses that the client can dial; SDKs use id 0 only.
 
-        SDKs take several addresses of one endpoint if these are IP addresses of one kind, Node.js if they are of
-        version 4. Where those of all members are not, the leader's stands alone.
+        SDKs take several addresses of one endpoint if these are IP addresses of one kind, Node.js those of
+        version 4 only. Where those of all members are not, the leader's stands alone.
 
         Returns:
             The broker, and whether the addresses are those of all members of a group that elects its leader.
