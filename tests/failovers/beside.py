@@ -24,6 +24,7 @@ import json
 import logging
 import random
 import shutil
+import signal
 import sys
 import tempfile
 import time
@@ -222,6 +223,7 @@ def main(words: list[str]) -> int:
     parser.add_argument("--page", type=Path, default=None)
     given = parser.parse_args(words)
     logging.getLogger("whimbrel").setLevel(logging.CRITICAL)  # clients warn of what is done on purpose here
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that all servers are ended
     seed = provenance.seed() if given.seed is None else given.seed
     rows = read(given.rows) if given.render else list[Row]()
     if not given.render:

@@ -6,6 +6,7 @@ import statistics
 from collections.abc import Callable, Sequence
 
 from failovers.rows import AIMS_S, AWAY_S, BOUND_S, FAULTS, Row
+from failovers.sdks import PAUSE_MS
 
 __all__ = ["page"]
 
@@ -28,8 +29,8 @@ ABOUT = (
     "running SDKs while the fault lasts. That is until all of these have gone on,",
     f"{AWAY_S:.0f} s at least, {BOUND_S:.0f} s at most.",
     "",
-    f"All times are seconds, median / worst. The machine has {os.cpu_count()} cores, which others used as",
-    "well: all times are upper bounds.",
+    f"All times are seconds, median / worst; producers pause for {PAUSE_MS / 1000:g} s after each send. The",
+    f"machine has {os.cpu_count()} cores, which others used as well: all times are upper bounds.",
 )
 FAULT_WORDS = {
     "kill -9": "the leader's processes: broker and replicator of ours, RocketMQ's broker",

@@ -21,11 +21,12 @@ import grpc
 
 from sdkkit import Program, remote_ports
 
-__all__ = ["LANGUAGES", "Clients", "Newcomer", "RouteWatch", "longest_pause"]
+__all__ = ["LANGUAGES", "PAUSE_MS", "Clients", "Newcomer", "RouteWatch", "longest_pause"]
 
 LANGUAGES = ("java", "python", "go", "nodejs")
-PAUSE_MS = 50  # between two sends of a producer
-STEADY = 20  # messages, before a fault and after it
+# Between two sends of a producer: consumers, which acknowledge one message after the other, must keep up.
+PAUSE_MS = 200
+STEADY = 10  # messages, before a fault and after it
 START_S = 120.0  # for eight programs at once, four of them Java's
 FLOW_S = 90.0
 ROUTE_LOOK_S = 0.02
