@@ -15,8 +15,10 @@ SDKs may talk to any member. What they ask for goes
 
 While nobody leads, the leader does not answer or this member changes its role, calls are held; what is held,
 for how long, and what is tried again: `held_calls.py`. A call that was handed over and not answered may have
-been done: it fails with LeaderAway, and the SDK decides. Receives are the exception: one whose answer is lost
-leaves messages invisible, whoever asks next, so it goes to the next leader within its client's time.
+been done: it fails with LeaderAway, and the SDK decides. When another one leads, the old leader has a moment
+left to answer: then such calls fail, so that an SDK need not wait for its own deadline. Receives are the
+exception: one whose answer is lost leaves messages invisible, whoever asks next, so it goes to the next
+leader within its client's time.
 
     slave    handed on, or held until a leader is known     hop `leader` made: NotMaster, at once
     switch   held for whichever role comes                  routes, sessions: need no role
@@ -62,7 +64,7 @@ __all__ = ["CALLS_MAX", "STALE_S", "TOLD_MAX", "LeaderCalls"]
 Handle = Callable[[Call, Any], Any]
 
 CALLS_MAX = FORWARDS_MAX + POLLS_MAX  # under way, and as many held: each consumer has one that waits long
-STALE_S = 1.0  # how long an old leader may still answer receives that went to it
+STALE_S = 1.0  # how long an old leader may still answer what went to it
 TOLD_MAX = 64  # heartbeats on their way to the leader; each call of a client tells it as much
 TELL_S = 2.0  # how long the leader has for one
 
@@ -216,13 +218,21 @@ class LeaderCalls:
             self.loop.call_later(STALE_S, self.leave, before)
 
     def leave(self, before: Target) -> None:
-        """Let receives that an old leader has not answered go to the next one."""
+        """Let receives that an old leader has not answered go on; answer all else, if there is a next one."""
         if self.held.place == before or self.closed:
             return
         for one in [each for each in self.under_way if each.target == before]:
-            if one.name == "ReceiveMessage" and one.waits_for is not None:
+            if one.waits_for is None:
+                continue
+            if one.name == "ReceiveMessage":
                 one.waits_for.cancel()
                 self.again(one, before, NotMaster("another member leads now"))
+            elif self.held.place is not Leads.NOBODY:
+                one.waits_for.cancel()
+                self.under_way.pop(one, None)
+                one.waits_for = one.target = None
+                away = f"{before.address} led this group, and has not answered; another one leads now"
+                self.give_up(one, LeaderAway(away))
 
     async def close(self, reason: str) -> None:
         """Answer all calls with NotReady, those under way with LeaderAway; take no more.

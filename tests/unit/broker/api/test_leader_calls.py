@@ -392,20 +392,43 @@ async def test_a_receive_that_is_cut_off_goes_to_the_next_leader() -> None:
     assert codes(answer) == [v2.OK]
 
 
-async def test_a_leader_that_hangs_loses_its_receives_to_the_next_one_and_keeps_its_sends() -> None:
+async def test_a_leader_that_hangs_loses_its_receives_to_the_next_one_and_its_sends_are_tried_again() -> None:
     member = Member("a:1")
     member.call("ReceiveMessage")
+    sent, asked = member.call("SendMessage"), member.call("GetOffset")
+    await member.settle()
+    member.calls.follow("b:1")
+    await member.settle(STALE_S - 0.1)
+    assert len(member.far.calls) == 3 and not sent.done and not asked.done
+    await member.settle(0.2)
+    assert member.far.asked[3:] == ["b:1 ReceiveMessage"]
+    assert all(answer.cancelled() for answer in member.far.answers[:3])
+    assert isinstance(sent.error, LeaderAway) and sent.error.effect == "unknown"
+    assert codes(asked) == [v2.OK]  # served here
+    await member.calls.close("over")
+
+
+async def test_a_leader_that_goes_on_for_a_moment_answers_what_went_to_it() -> None:
+    member = Member("a:1")
     sent = member.call("SendMessage")
     await member.settle()
     member.calls.follow("b:1")
     await member.settle(STALE_S - 0.1)
-    assert len(member.far.calls) == 2
+    member.far.answer(response("SendMessage"))
     await member.settle(0.2)
-    assert member.far.asked[2:] == ["b:1 ReceiveMessage"] and member.far.answers[0].cancelled()
-    member.far.answer(response("SendMessage"), 1)
+    assert codes(sent) == [v2.OK]
+
+
+async def test_sends_wait_for_a_leader_that_nobody_follows_yet() -> None:
+    member = Member("a:1")
+    sent = member.call("SendMessage")
+    await member.settle()
+    member.calls.follow("")
+    await member.settle(2 * STALE_S)
+    assert not sent.done
+    member.far.answer(response("SendMessage"))
     await member.settle()
     assert codes(sent) == [v2.OK]
-    await member.calls.close("over")
 
 
 @pytest.mark.parametrize("leader", ["", "m:1"])
