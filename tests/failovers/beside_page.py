@@ -72,29 +72,25 @@ def languages(rows: Sequence[Row]) -> list[str]:
     return [name for name in NAMES if any(name in row.sends for row in rows)]
 
 
-def by_connection(rows: Sequence[Row]) -> list[str]:
-    """Return a table of our sends, by whether an SDK was connected to the leader."""
+def round_by_round(rows: Sequence[Row]) -> list[str]:
+    """Return a table of our sends with all rounds."""
     lines = [
-        f"| Fault | Connected to | {' | '.join(NAMES[name] for name in languages(rows))} |",
-        f"|---|---{'|---' * len(languages(rows))}|",
+        f"| Fault | {' | '.join(NAMES[name] for name in languages(rows))} |",
+        f"|---{'|---' * len(languages(rows))}|",
     ]
     for fault in FAULTS:
         those = [row for row in rows if (row.fault, row.system) == (fault, "whimbrel")]
-        for where, inside in (("the leader", True), ("another member", False)):
-            cells = [
-                ", ".join(
-                    NONE if found is None else f"{found:.2f}"
-                    for found in (
-                        row.sends[name]
-                        for row in those
-                        if name in row.sends and (name in row.connected) is inside
-                    )
-                )
-                for name in languages(rows)
-            ]
-            if any(cells):
-                lines.append(f"| {fault} | {where} | {' | '.join(each or '-' for each in cells)} |")
+        cells = [", ".join(told(row, name) for row in those if name in row.sends) for name in languages(rows)]
+        if those:
+            lines.append(f"| {fault} | {' | '.join(each or '-' for each in cells)} |")
     return lines
+
+
+def told(row: Row, name: str) -> str:
+    """Return a pause of an SDK; emphasised where it had a connection to the leader."""
+    found = row.sends[name]
+    text = NONE if found is None else f"{found:.2f}"
+    return f"*{text}*" if name in row.connected else text
 
 
 def aims(rows: Sequence[Row]) -> list[str]:
@@ -163,10 +159,11 @@ def page(rows: Sequence[Row]) -> str:
         "",
         *aims(rows),
         "",
-        "Ours again, round by round: an SDK that is connected to another member than the leader is served by",
-        "that one, which hands its calls on.",
+        "Ours again, round by round. In *italics* where the SDK had a connection to the leader when the",
+        "fault began, and may not have used it: some keep connections to earlier addresses. One connected to",
+        "another member is served by it, as it hands calls on.",
         "",
-        *by_connection(rows),
+        *round_by_round(rows),
         "",
         "## Receives, and what became of messages",
         "",
