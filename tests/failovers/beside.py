@@ -187,6 +187,7 @@ def stage(
         faults: one for each round.
     """
     root = Path(tempfile.mkdtemp(prefix="beside-"))
+    say(f"{name}: {len(faults)} rounds; stores and logs are in {root} until all went well")
     with SYSTEMS[name](root, behind="partition" in faults) as system:
         clients = Clients(system.endpoint, "sdk", languages)
         system.create([*clients.topics.values(), NEWCOMERS])
