@@ -198,7 +198,8 @@ class RoutesService:
         version 4 only. Where those of all members are not, the leader's stands alone.
 
         Returns:
-            The broker, and whether the addresses are those of all members of a group that elects its leader.
+            The broker, and whether an assignment to it stays the same whoever leads: one to all members of a
+            group that elects its leader. Not for Node.js, whose push consumer leaves one that hangs by that.
         """
         own = self.own()
         one_target = call.metadata.get(LANGUAGE_HEADER) in ONE_TARGET
@@ -216,7 +217,7 @@ class RoutesService:
         )
         if one_target and len(addresses) > 1:
             endpoints.addresses[0].host = IPV4_TARGET + endpoints.addresses[0].host
-        return v2.Broker(name=entry.broker.name, id=0, endpoints=endpoints), whole
+        return v2.Broker(name=entry.broker.name, id=0, endpoints=endpoints), whole and not one_target
 
     def open_telemetry(self, call: Call, outbox: Outbox) -> TelemetryHandler:
         """Take a new Telemetry stream."""

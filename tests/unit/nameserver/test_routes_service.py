@@ -40,7 +40,12 @@ def update(id_: int, port: int, *, peer: str = "127.0.0.1", host: str = "", memb
 
 
 def assigned(
-    registry: Registry, *, peer: str = "p", access: str = "127.0.0.1", route_members: bool = True
+    registry: Registry,
+    *,
+    peer: str = "p",
+    access: str = "127.0.0.1",
+    route_members: bool = True,
+    said: dict[str, str] | None = None,
 ) -> list[tuple[int, int, int]]:
     """Return queue id, broker id and port of each assignment."""
     service = RoutesService(
@@ -55,7 +60,8 @@ def assigned(
     request = messaging.QueryAssignmentRequest(
         topic=v2.Resource(name="T"), group=v2.Resource(name="g"), endpoints=endpoints
     )
-    response: Any = service.query_assignment(Call("m", peer, {"x-mq-client-id": "c"}, None), request).result
+    headers = {"x-mq-client-id": "c"} | (said or {})
+    response: Any = service.query_assignment(Call("m", peer, headers, None), request).result
     queues = [assignment.message_queue for assignment in response.assignments]
     return [(queue.id, queue.broker.id, queue.broker.endpoints.addresses[0].port) for queue in queues]
 
@@ -216,6 +222,17 @@ def test_an_assignment_to_the_leader_alone_is_another_one_when_another_one_leads
     registry.leave(1)
     registry.update(0, update(0, 8091, peer="10.0.0.1", member=1), NOW)
     assert assigned(registry, access="localhost") == [(-2, 0, 8091)]
+
+
+def test_node_js_is_assigned_anew_with_each_leader() -> None:
+    registry = Registry(lease_s=8.0, renew_s=2.0, started=0.0)
+    for session, each in enumerate((FIRST, LEADER, THIRD)):
+        registry.update(session, each, NOW)
+    said = {"x-mq-language": "HTTP", "x-mq-client-version": "1.0.8"}
+    assert assigned(registry, peer="10.0.0.50:1", access="10.0.0.9", said=said) == [(-3, 0, 8092)]
+    registry.leave(1)
+    registry.update(0, update(0, 8091, peer="10.0.0.1", member=1), NOW)
+    assert assigned(registry, peer="10.0.0.50:1", access="10.0.0.9", said=said) == [(-2, 0, 8091)]
 
 
 def test_an_assignment_with_the_setting_off_names_the_leader_also_while_it_is_alone() -> None:
