@@ -129,7 +129,11 @@ def page(rows: Sequence[Row]) -> str:
         return lambda those: pair([getattr(row, kind)[name] for row in those if name in row.sends])
 
     def total(kind: str) -> Callable[[Sequence[Row]], str]:
-        return lambda those: f"{sum(getattr(row, kind) for row in those):,}"
+        def told(those: Sequence[Row]) -> str:
+            counted = [row for row in those if row.acknowledged]  # else it was ended before all was read
+            return f"{sum(getattr(row, kind) for row in counted):,}" if counted else "not read"
+
+        return told
 
     def cut(those: Sequence[Row]) -> str:
         known = [row.cut_bytes for row in those if row.cut_bytes is not None]
