@@ -272,7 +272,7 @@ class RocketMQ:
     def read_back(self, topic: str) -> list[tuple[int, int, str]]:
         """Return queue, offset and body of all messages of a topic."""
         found: list[tuple[int, int, str]] = []
-        with Remoting(self.await_in_step().address) as connection:
+        with Remoting(self.leader().address) as connection:
             for queue in range(QUEUES):
                 offset = 0
                 while records := connection.pull("reader", topic, queue, offset):
