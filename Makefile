@@ -41,7 +41,7 @@ COMPILED := typer._adapters, uvloop, whimbrel.cli.main, whimbrel.cli.dev, whimbr
 	whimbrel.rpc.client.native_streams, whimbrel.testing.host
 
 .PHONY: native-check test-lane fuzz-fast fuzz-native lane-rules wheel up down logs help setup fmt fmt-check lint types layers docs-settings proto proto-check check test test-transport test-all scenarios checklist interop faults \
-	run bench beside bench-spark bitrot sim models failovers sim-power sim-majority sim-elections soak-sim soak soak-front hostile release-check clean
+	run bench beside bench-spark bitrot sim models failovers beside-failovers sim-power sim-majority sim-elections soak-sim soak soak-front hostile release-check clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -182,6 +182,9 @@ models: setup ## models of automatic failover: every small case, then histories 
 failovers: setup ## kill, stop and cut leaders of a group that elects, under load, and write docs/failovers.md: COUNT=n (300, an hour), SEED=n repeats
 	PYTHONPATH=services:tests $(PY) -m failovers.run --count $(or $(COUNT),300) $(if $(SEED),--seed $(SEED)) \
 		$(if $(FIRST),--first $(FIRST)) --page docs/failovers.md
+
+beside-failovers: setup ## the same faults for ours and for real RocketMQ in controller mode, under four official SDKs (half an hour), and write docs/failovers-beside.md: ROUNDS=n, SEED=n
+	PYTHONPATH=services:tests $(PY) -m failovers.beside --rounds $(or $(ROUNDS),3) $(if $(SEED),--seed $(SEED)) --page docs/failovers-beside.md
 
 sim-power: setup ## 300 simulated clusters whose brokers all lose power: COUNT=n, FIRST=n, SEED=n repeats one
 	@git log -1 --format='commit %h'

@@ -8,6 +8,7 @@ returns the command line that starts its program, or says what is missing on thi
 `WHIMBREL_SDK_CACHE` moves the cache from `~/.cache/whimbrel-sdks`.
 """
 
+import contextlib
 import functools
 import itertools
 import json
@@ -37,12 +38,14 @@ __all__ = [
     "cache",
     "copied",
     "prepare",
+    "remote_ports",
     "run",
     "tool",
 ]
 
 LANGUAGES = ("python", "nodejs", "java", "go", "rust")
 SOURCES = Path(__file__).resolve().parent / "sdks"
+ESTABLISHED = "01"  # in /proc/net/tcp
 INSTALL_TIMEOUT_S = 900  # one step of it; Rust's compiles 200 crates
 
 numbers = itertools.count()
@@ -235,6 +238,21 @@ class Program:
             print(f"{self.name} ended with {self.child.returncode}; its last lines: {self.lines[-8:]}")
             print(self.log.read()[-2000:].decode(errors="replace"))
         self.log.close()
+
+
+def remote_ports(pid: int) -> set[int]:
+    """Return the ports to which a process has connections."""
+    inodes = set()
+    for link in Path(f"/proc/{pid}/fd").iterdir():
+        with contextlib.suppress(OSError):  # closed meanwhile
+            inodes.add(str(link.readlink()))
+    ports = set()
+    for table in ("tcp", "tcp6"):
+        for line in Path(f"/proc/{pid}/net/{table}").read_text().splitlines()[1:]:
+            _, _, remote, state, *rest = line.split()
+            if state == ESTABLISHED and f"socket:[{rest[5]}]" in inodes:
+                ports.add(int(remote.rpartition(":")[2], 16))
+    return ports
 
 
 def serves_tls() -> bool:

@@ -1,191 +1,270 @@
-"""The same two faults of a leader, for a group of ours and for real RocketMQ 5.3.3 in controller mode.
+"""The same faults, under the same clients, for a group of ours and for RocketMQ 5.3.3 in controller mode.
 
-    python -m failovers.beside --rounds 3
+    python -m failovers.beside --rounds 3 --page docs/failovers-beside.md     (`make beside-failovers`)
 
-Both groups have three members on this machine, and take a send when more than half of them hold it. A sender
-for each member sends one message after the other to it alone, over a connection of its own; who does not lead
-refuses, so the pause is that of the group, and not of a client that looks for its leader. RocketMQ: one name
-server, one controller, `allAckInSyncStateSet=true`, `minInSyncReplicas=2`, asynchronous flush, by remoting;
-ours: majority, `--flush sync`, by gRPC.
+Both groups have three members on this machine, and answer a send when more than half of them hold it
+(`ours.py`, `controller_mode.py`). The clients are RocketMQ's official SDKs, unmodified (`sdks.py`), at our
+nameserver or at RocketMQ's proxy. A stage is one group with its clients, and its rounds one after the other:
+
+    in step; all clients send and receive
+    the fault, and with it a client that comes, and looks at the route
+    until all have gone on, `AWAY_S` at least and `BOUND_S` at most
+    the end of the fault: started again, woken, mended
+    in step; all clients send and receive
+
+Kills and hangs have a stage, partitions another one, whose members are behind forwarders. At the end of a
+stage all that was acknowledged is looked for in the queues. Each round is a row, a line of JSON (`--rows`);
+`beside_page.py` makes the page of them, also without measuring again (`--render`).
 """
 
 import argparse
-import itertools
-import os
+import bisect
+import dataclasses
+import json
+import logging
+import random
 import shutil
 import signal
-import struct
 import sys
 import tempfile
-import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Self
+from typing import Any, Protocol
 
-import electionkit
-from failovers.group import Group
-from processes import elapse, polls, until
-from realbroker import Controller, Remoting, Server, broker, kit, name_server
+import provenance
+from failovers.beside_page import page
+from failovers.controller_mode import RocketMQ
+from failovers.ours import Ours
+from failovers.rows import AWAY_S, BOUND_S, FAULTS, Row
+from failovers.sdks import LANGUAGES, Clients, Newcomer, RouteWatch, longest_pause
+from processes import elapse, polls
 
-__all__ = ["Real", "main"]
+__all__ = ["main", "stage"]
 
-VERSION = "5.3.3"
-NAME = "broker-i"
-AGAIN_S = 0.05  # after a refusal, and between two sends
-REAL_WAIT_S = 90.0  # for sends to go on; then the fault is ended
-IN_STEP_S = 120.0  # for all members to be in the SyncStateSet again
-STEADY = 40  # acknowledged sends before a fault
-HUNG_S = 12.0  # of ours, which goes on long before
-
-Pauses = dict[str, list[float]]
-
-
-class Sender:
-    """Sends to all members of RocketMQ's group at once."""
-
-    def __init__(self, members: Sequence[Server]) -> None:
-        self.times: list[float] = []
-        self.taken: dict[int, int] = {}  # by port, how many sends a member has acknowledged
-        self.stopping = threading.Event()
-        self.threads = [threading.Thread(target=self.send, args=(each,), daemon=True) for each in members]
-        for thread in self.threads:
-            thread.start()
-
-    def send(self, member: Server) -> None:
-        """Send until the end."""
-        connection: Remoting | None = None
-        for number in itertools.count():
-            if self.stopping.wait(AGAIN_S):
-                return
-            try:
-                connection = connection or Remoting(member.address)
-                connection.send("t", b"%d-%d" % (member.port, number))
-            except AssertionError:
-                continue  # it was refused
-            except (OSError, struct.error):
-                connection = None
-            else:
-                self.times.append(time.monotonic())
-                self.taken[member.port] = self.taken.get(member.port, 0) + 1
-
-    def longest_pause(self, since: float) -> float:
-        """Return the longest time without an acknowledged send from then on."""
-        times = [since, *(at for at in self.times if at > since), time.monotonic()]
-        return max(later - earlier for earlier, later in itertools.pairwise(times))
-
-    def leader(self, members: Sequence[Server]) -> Server:
-        """Return who takes sends now."""
-        before = dict(self.taken)
-        elapse(1.0)
-        return max(members, key=lambda each: self.taken.get(each.port, 0) - before.get(each.port, 0))
+APART_S = 0.0, 2.0  # from the steady clients to the fault
+LOOK_S = 0.1
+NEWCOMERS = "newcomers"
+BY_HAND = "\n## What SDKs do\n"  # from there on the page is written by hand
+STAGES = (("kill -9", "hang"), ("partition",))
 
 
-class Real:
-    """RocketMQ's group."""
+class System(Protocol):
+    """What both groups can do; a member is whatever they say."""
 
-    def __init__(self, root: Path) -> None:
-        self.names = name_server(VERSION, root / "names")
-        self.controller = Controller(root / "controller")
-        self.root, self.members = root, list[Server]()
+    @property
+    def endpoint(self) -> str:
+        """Where clients go."""
 
-    def __enter__(self) -> Self:
-        self.names.start()
-        self.controller.start()
-        self.members = [
-            broker(
-                VERSION,
-                self.root / f"member-{number}",
-                "ASYNC_MASTER",
-                self.names.address,
-                enableControllerMode="true",
-                fetchControllerAddrByDnsLookup="false",
-                controllerAddr=self.controller.address,
-                allAckInSyncStateSet="true",
-                minInSyncReplicas=2,
-                mappedFileSizeCommitLog=1 << 24,
-            )
-            for number in range(3)
-        ]
-        for member in self.members:
-            member.start()
-        return self
+    def create(self, topics: list[str]) -> None:
+        """Make topics."""
 
-    def __exit__(self, *_: object) -> None:
-        for member in self.members:
-            with suppress(AssertionError, ValueError):
-                os.kill(member.pid, signal.SIGCONT)
-                member.kill()
-        self.controller.kill()
-        self.names.kill()
+    def await_in_step(self) -> Any:
+        """Wait until all members follow one, and return that."""
 
-    def in_sync(self) -> int:
-        """Return how many members are in the SyncStateSet."""
-        with suppress(AssertionError):
-            told = kit("admin", VERSION, "getSyncStateSet", "-a", self.controller.address, "-b", NAME)
-            return told.count("\nInSyncReplica:") or told.count("InSyncReplica")
-        return 0
+    def address(self, member: Any) -> str:
+        """Return a member's address as routes have it."""
+
+    def begin(self, fault: str, member: Any) -> None:
+        """Begin a fault of a member."""
+
+    def mend(self) -> None:
+        """End all faults."""
+
+    def routed(self) -> str:
+        """Return the leader's address by a new query of the route; empty: there is none."""
+
+    def read_back(self, topic: str) -> list[tuple[int, int, str]]:
+        """Return queue, offset and body of all messages."""
+
+    def cut_bytes(self) -> int | None:
+        """Return how much was cut off logs so far; None: that is not known."""
 
 
-def real(root: Path, rounds: int, say: Callable[[str], None]) -> Pauses:
-    """Measure RocketMQ; a pause as long as `REAL_WAIT_S` was ended with the fault."""
-    found: Pauses = {"kill -9": [], "hang": []}
-    with Real(root) as group:
-        sender = Sender(group.members)
-        until(lambda: len(sender.times) >= STEADY, timeout=IN_STEP_S, what="the first sends")
-        for kind in [kind for _ in range(rounds) for kind in found]:
-            until(lambda: group.in_sync() >= 3, timeout=IN_STEP_S, every_s=2.0, what="all members in sync")
-            leader = sender.leader(group.members)
-            pid, began = leader.pid, time.monotonic()
-            os.kill(pid, signal.SIGKILL if kind == "kill -9" else signal.SIGSTOP)
-            for _ in polls(REAL_WAIT_S, every_s=0.1):
-                if len([at for at in sender.times if at > began + 1.0]) >= STEADY:
+SYSTEMS: dict[str, Callable[..., AbstractContextManager[System]]] = {"whimbrel": Ours, "RocketMQ": RocketMQ}
+
+
+@dataclass(slots=True)
+class Stage:
+    """The rounds of a group.
+
+    Attributes:
+        begins: when the fault of each row began.
+        newcomers: what clients that came with a fault had acknowledged, and when.
+    """
+
+    system: System
+    clients: Clients
+    dice: random.Random
+    rows: list[Row] = field(default_factory=list)
+    begins: list[float] = field(default_factory=list)
+    newcomers: list[tuple[float, str]] = field(default_factory=list)
+
+    def fail_over(self, row: Row) -> None:
+        """Have a fault happen, and measure."""
+        system, clients = self.system, self.clients
+        leader = system.await_in_step()
+        clients.flow()
+        newcomer = Newcomer(system.endpoint, NEWCOMERS, f"{NEWCOMERS}-{len(self.rows)}")
+        elapse(self.dice.uniform(*APART_S))
+        cut, before = system.cut_bytes(), system.routed()
+        row.connected = clients.connected(int(system.address(leader).rpartition(":")[2]))
+        began = time.monotonic()
+        system.begin(row.fault, leader)
+        newcomer.come()
+        watch = RouteWatch(system.routed, began, before)
+        for _ in polls(BOUND_S, every_s=LOOK_S):
+            gone_on = newcomer.found is not None and watch.found is not None and clients.gone_on(began)
+            if gone_on and time.monotonic() > began + AWAY_S:
+                break
+        ended = time.monotonic()
+        watch.end()
+        newcomer.end()
+        row.route, row.newcomer = watch.found, newcomer.found
+        for language in clients.languages:
+            row.sends[language] = over(clients.sends(language), began, ended)
+            row.receives[language] = over(clients.receives(language), began, ended)
+        system.mend()
+        system.await_in_step()
+        clients.flow()
+        now = time.monotonic()
+        row.away, row.back = ended - began, now - ended
+        row.after = {each: longest_pause(clients.sends(each), ended, now)[0] for each in clients.languages}
+        if cut is not None:
+            row.cut_bytes = (system.cut_bytes() or 0) - cut
+        self.rows.append(row)
+        self.begins.append(began)
+        if newcomer.found is not None:
+            self.newcomers.append((began + newcomer.found, newcomer.body))
+
+    def finish(self) -> None:
+        """Look for all that was acknowledged; what was sent from a fault until the next one is its row's."""
+        self.clients.stop_sending()
+        acknowledged, given_up = list(self.newcomers), list[tuple[float, str]]()
+        for producer in self.clients.producers.values():
+            for line, at in zip(producer.lines, producer.times, strict=False):
+                if line[0] in ("sent", "failed"):
+                    (acknowledged if line[0] == "sent" else given_up).append((at, line[1]))
+        stored: Counter[str] = Counter()
+        for topic in (*self.clients.topics.values(), NEWCOMERS):
+            stored.update(body for _, _, body in self.system.read_back(topic))
+        for at, body in acknowledged:
+            row = self.row_of(at)
+            row.acknowledged += 1
+            row.lost += body not in stored
+            row.duplicates += stored[body] > 1
+        for at, body in given_up:
+            row = self.row_of(at)
+            row.given_up += 1
+            row.duplicates += stored[body] > 1
+
+    def row_of(self, at: float) -> Row:
+        """Return the row that a moment belongs to."""
+        return self.rows[max(0, bisect.bisect_right(self.begins, at) - 1)]
+
+
+def over(moments: Sequence[float], began: float, ended: float) -> float | None:
+    """Return the longest pause of a fault; None: it was not over when the fault was ended by the bound."""
+    pause, open_end = longest_pause(moments, began, ended)
+    return None if open_end and ended - began >= BOUND_S and pause > AWAY_S else pause
+
+
+def stage(
+    name: str,
+    faults: Sequence[str],
+    dice: random.Random,
+    *,
+    languages: Sequence[str] = LANGUAGES,
+    say: Callable[[str], None] = print,
+) -> list[Row]:
+    """Measure one group.
+
+    Args:
+        name: of the system.
+        faults: one for each round.
+    """
+    root = Path(tempfile.mkdtemp(prefix="beside-"))
+    say(f"{name}: {len(faults)} rounds; stores and logs are in {root} until all went well")
+    with SYSTEMS[name](root, behind="partition" in faults) as system:
+        clients = Clients(system.endpoint, "sdk", languages)
+        system.create([*clients.topics.values(), NEWCOMERS])
+        with clients:
+            say(f"{name}: in step, and {', '.join(languages)} send and receive")
+            found = Stage(system, clients, dice)
+            for fault in faults:
+                row = Row(system=name, fault=fault)
+                try:
+                    found.fail_over(row)
+                except AssertionError as error:  # a wait in vain: what was measured before it counts
+                    say(f"{name}, {fault}: {error}; no more rounds of this group")
                     break
-            pause = sender.longest_pause(began)
-            found[kind].append(pause)
-            say(f"RocketMQ {VERSION}, {kind}: {pause:.1f} s")
-            if kind == "kill -9":
-                leader.start()
-            else:
-                os.kill(pid, signal.SIGCONT)
-        sender.stopping.set()
-    return found
-
-
-def ours(root: Path, rounds: int, say: Callable[[str], None]) -> Pauses:
-    """Measure a group of ours."""
-    found: Pauses = {"kill -9": [], "hang": []}
-    with Group(root) as group:
-        group.await_in_step()
-        with electionkit.loaded(group) as load:
-            for kind in [kind for _ in range(rounds) for kind in found]:
-                leader = group.await_in_step()
-                load.await_count(STEADY)
-                began = time.monotonic()
-                leader.kill() if kind == "kill -9" else leader.signal(signal.SIGSTOP)
-                group.await_leader(leader)
-                load.await_count(STEADY)
-                pause = load.longest_pause(began)
-                found[kind].append(pause)
-                say(f"whimbrel, {kind}: {pause:.2f} s")
-                elapse(max(0.0, began + (1.0 if kind == "kill -9" else HUNG_S) - time.monotonic()))
-                group.mend()
-    return found
+                say(row.told())
+            if found.rows:
+                found.finish()
+    shutil.rmtree(root)
+    lost, twice = (sum(getattr(row, each) for row in found.rows) for each in ("lost", "duplicates"))
+    say(f"{name}: {sum(row.acknowledged for row in found.rows):,} acknowledged, {lost} lost, {twice} twice")
+    return found.rows
 
 
 def main(words: list[str]) -> int:
-    """Measure both."""
-    parser = argparse.ArgumentParser(description="failover of ours and of RocketMQ")
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--only", choices=("ours", "real"))
+    """Measure what is asked for, and write the page."""
+    parser = argparse.ArgumentParser(description="failovers of ours and of RocketMQ, under official SDKs")
+    parser.add_argument("--rounds", type=int, default=3, help="of each fault, of ours")
+    parser.add_argument("--peer-rounds", type=int, default=2, help="of each fault, of RocketMQ")
+    parser.add_argument("--only", choices=tuple(SYSTEMS))
+    parser.add_argument("--faults", nargs="+", choices=FAULTS, default=FAULTS)
+    parser.add_argument("--languages", nargs="+", choices=LANGUAGES, default=LANGUAGES)
+    parser.add_argument("--seed", type=int, default=None)
+    parser.add_argument("--rows", type=Path, default=None, help="where rows are added, a line of JSON each")
+    parser.add_argument("--render", action="store_true", help="measure nothing: the page of --rows")
+    parser.add_argument("--page", type=Path, default=None)
     given = parser.parse_args(words)
-    for name, measure in (("ours", ours), ("real", real)):
-        if given.only in (None, name):
-            root = Path(tempfile.mkdtemp(prefix="beside-"))
-            measure(root, given.rounds, say)
-            shutil.rmtree(root)
-    return 0
+    logging.getLogger("whimbrel").setLevel(logging.CRITICAL)  # clients warn of what is done on purpose here
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that all servers are ended
+    seed = provenance.seed() if given.seed is None else given.seed
+    rows = read(given.rows) if given.render else list[Row]()
+    if not given.render:
+        commit = provenance.commit()
+        say(f"seed {seed}, commit {commit}")
+        for name in SYSTEMS:
+            for faults in STAGES:
+                rounds = given.rounds if name == "whimbrel" else given.peer_rounds
+                drawn = [fault for fault in faults if fault in given.faults for _ in range(rounds)]
+                if given.only not in (None, name) or not drawn:
+                    continue
+                dice = random.Random(f"{seed} {name} {faults}")
+                dice.shuffle(drawn)
+                began = time.monotonic()
+                found = stage(name, drawn, dice, languages=given.languages, say=say)
+                minutes = (time.monotonic() - began) / 60
+                for row in found:
+                    row.seed, row.commit, row.minutes = seed, commit, minutes / len(found)
+                rows += found
+                if given.rows is not None:
+                    write(given.rows, found)
+    text = page(rows)
+    if given.page is not None:
+        before = given.page.read_text(encoding="utf-8") if given.page.exists() else ""
+        kept = before[before.find(BY_HAND) :] if BY_HAND in before else ""
+        given.page.write_text(text + kept, encoding="utf-8")
+    say(text)
+    return 1 if any(row.lost for row in rows if row.system == "whimbrel") else 0
+
+
+def read(path: Path) -> list[Row]:
+    """Return rows."""
+    return [Row(**json.loads(line)) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def write(path: Path, rows: Sequence[Row]) -> None:
+    """Add rows."""
+    with path.open("a", encoding="utf-8") as file:
+        for row in rows:
+            file.write(json.dumps(dataclasses.asdict(row)) + "\n")
 
 
 def say(text: str) -> None:

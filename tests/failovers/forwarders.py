@@ -24,9 +24,17 @@ CLOSE_S = 5.0
 
 
 class Forwarder:
-    """One address that leads to another."""
+    """One address that leads to another.
+
+    Attributes:
+        requests: what is replaced, and by what of the same length, in what goes to the target.
+        answers: the same in what comes from it. Neither is found where a piece ends in the midst of it; the
+            kernel gives a request of less than `PIECE_BYTES` over loopback in one.
+    """
 
     def __init__(self) -> None:
+        self.requests: tuple[bytes, bytes] = b"", b""
+        self.answers: tuple[bytes, bytes] = b"", b""
         self.target = ("127.0.0.1", 0)
         self.address = ("127.0.0.1", 0)
         self.open = asyncio.Event()
@@ -36,9 +44,9 @@ class Forwarder:
         self.server: asyncio.Server | None = None
         self.tasks: set[asyncio.Task[None]] = set()
 
-    async def listen(self, host: str) -> Self:
-        """Take connections at a free port."""
-        self.server = await asyncio.start_server(self.take, host, 0)
+    async def listen(self, host: str, port: int) -> Self:
+        """Take connections at a port; 0: at a free one."""
+        self.server = await asyncio.start_server(self.take, host, port)
         self.address = self.server.sockets[0].getsockname()[:2]
         return self
 
@@ -58,8 +66,8 @@ class Forwarder:
             await self.passes(gate)
             theirs, ours = await asyncio.open_connection(*self.target)
             pumps = [
-                asyncio.create_task(self.pump(reader, ours, gate)),
-                asyncio.create_task(self.pump(theirs, writer, gate)),
+                asyncio.create_task(self.pump(reader, ours, gate, self.requests)),
+                asyncio.create_task(self.pump(theirs, writer, gate, self.answers)),
             ]
             try:
                 await asyncio.wait(pumps, return_when=asyncio.FIRST_COMPLETED)
@@ -80,13 +88,17 @@ class Forwarder:
         await gate.wait()
 
     async def pump(
-        self, source: asyncio.StreamReader, sink: asyncio.StreamWriter, gate: asyncio.Event
+        self,
+        source: asyncio.StreamReader,
+        sink: asyncio.StreamWriter,
+        gate: asyncio.Event,
+        replaced: tuple[bytes, bytes],
     ) -> None:
         """Lead one direction on until it ends."""
         with suppress(OSError):
             while data := await source.read(PIECE_BYTES):
                 await self.passes(gate)
-                sink.write(data)
+                sink.write(data.replace(*replaced) if replaced[0] else data)
                 await sink.drain()
             await self.passes(gate)
 
@@ -119,11 +131,11 @@ class Forwarders:
         """Have something done on the loop."""
         return asyncio.run_coroutine_threadsafe(work, self.loop).result(CLOSE_S)
 
-    def add(self, host: str) -> Forwarder:
+    def add(self, host: str, port: int = 0) -> Forwarder:
         """Begin another one."""
 
         async def begin() -> Forwarder:
-            return await Forwarder().listen(host)
+            return await Forwarder().listen(host, port)
 
         forwarder: Forwarder = self.do(begin())
         self.all.append(forwarder)

@@ -5,11 +5,9 @@ has been consumed. How long their sends and receives pause is printed, and never
 says what came out.
 """
 
-import contextlib
 import signal
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 
@@ -17,7 +15,7 @@ from electionkit import ElectedGroup, Member
 from failovers.faults import BROKER
 from failovers.group import Group
 from processes import elapse
-from sdkkit import LANGUAGES, Program
+from sdkkit import LANGUAGES, Program, remote_ports
 from whimbrel.client import sync
 
 pytestmark = pytest.mark.process
@@ -28,7 +26,6 @@ FLOW_S = 60.0  # SDKs look at their routes every 30 s, so that they go on by the
 HANG_S = 15.0
 WITHOUT_PUSH = ("rust",)
 QUICK = ("python",)
-ESTABLISHED = "01"  # in /proc/net/tcp
 
 
 @pytest.fixture(scope="module")
@@ -101,21 +98,6 @@ class Clients:
             again = consumer.bodies("got")
             told += f", {len(again) - len(set(again))} twice to {role}"
         return told
-
-
-def remote_ports(pid: int) -> set[int]:
-    """Return the ports to which a process has connections."""
-    inodes = set()
-    for link in Path(f"/proc/{pid}/fd").iterdir():
-        with contextlib.suppress(OSError):  # closed meanwhile
-            inodes.add(str(link.readlink()))
-    ports = set()
-    for table in ("tcp", "tcp6"):
-        for line in Path(f"/proc/{pid}/net/{table}").read_text().splitlines()[1:]:
-            _, _, remote, state, *rest = line.split()
-            if state == ESTABLISHED and f"socket:[{rest[5]}]" in inodes:
-                ports.add(int(remote.rpartition(":")[2], 16))
-    return ports
 
 
 def led_by_dialled(group: Group, clients: Clients) -> Member:

@@ -11,7 +11,7 @@ from whimbrel.deferred import Deferred
 from whimbrel.errors import Forbidden, WhimbrelError
 from whimbrel.model.names import check_group, check_topic
 from whimbrel.model.topic import READ, WRITE
-from whimbrel.model.wire import CLIENT_PEER_HEADER, LANGUAGE_HEADER, MESSAGING_SERVICE
+from whimbrel.model.wire import CLIENT_PEER_HEADER, LANGUAGE_HEADER, MESSAGING_SERVICE, VERSION_HEADER
 from whimbrel.nameserver.addresses import Access, Meanings, access_of, dial_address, host_of, scheme_of
 from whimbrel.nameserver.calls import CallsForBrokers
 from whimbrel.nameserver.registry import Registry, RouteEntry
@@ -40,9 +40,14 @@ SCHEMES = {"IPv4": v2.IPv4, "IPv6": v2.IPv6, "DOMAIN_NAME": v2.DOMAIN_NAME}
 # and this id, and would go on polling a dead master's address. Where all members are named, one id is theirs.
 ANY_QUEUE = -1
 
-# Languages, as SDKs name them, that can't dial an endpoint of several addresses. Node.js calls itself HTTP,
-# and takes all of them together for one host name (RocketMQ: Endpoints.getGrpcTarget, nodejs 1.0.8).
-ONE_ADDRESS = frozenset({"HTTP", "NODE_JS"})
+# Languages, as SDKs name them, that take the addresses of an endpoint together for one gRPC target, HOST:PORT
+# with commas between (RocketMQ: Endpoints.getGrpcTarget, nodejs 1.0.8, which calls itself HTTP). For gRPC
+# that is one host name, unless it begins with a scheme, so the first host gets one. A producer of that SDK
+# keeps the addresses of its first route: told the leader's alone, it waits for that member for ever. Versions
+# that nobody has looked at may put a scheme before it themselves; they are told the leader alone.
+ONE_TARGET = frozenset({"HTTP", "NODE_JS"})
+ONE_TARGET_VERSIONS = ("1.0.",)
+IPV4_TARGET = "ipv4:"
 
 R = TypeVar("R")
 
@@ -189,27 +194,30 @@ class RoutesService:
     def broker(self, call: Call, entry: RouteEntry, access: Access) -> tuple[v2.Broker, bool]:
         """Return the broker with addresses that the client can dial; SDKs use id 0 only.
 
-        Most SDKs take several addresses of one endpoint if these are IP addresses of one kind. Where those of
-        all members are not, or the SDK does not, the leader's stands alone.
+        SDKs take several addresses of one endpoint if these are IP addresses of one kind, Node.js those of
+        version 4 only. Where those of all members are not, the leader's stands alone.
 
         Returns:
-            The broker, and whether the addresses are those of all members of a group that elects its leader.
+            The broker, and whether an assignment to it stays the same whoever leads: one to all members of a
+            group that elects its leader. Not for Node.js, whose push consumer leaves one that hangs by that.
         """
         own = self.own()
-        several = self.route_members and call.metadata.get(LANGUAGE_HEADER) not in ONE_ADDRESS
-        named = entry.members if several else ()
+        one_target = call.metadata.get(LANGUAGE_HEADER) in ONE_TARGET
+        known = call.metadata.get(VERSION_HEADER, "").startswith(ONE_TARGET_VERSIONS)
+        named = entry.members if self.route_members and (known or not one_target) else ()
         members = named or (entry.broker,)
         dialled = [dial_address(member.address, access, own) for member in members]
         schemes = {scheme_of(host) for host, _ in dialled}
-        whole = bool(named) and len(schemes) == 1 and "DOMAIN_NAME" not in schemes
-        if not whole:
-            dialled = dialled[:1]
+        whole = bool(named) and schemes in ([{"IPv4"}] if one_target else [{"IPv4"}, {"IPv6"}])
+        # Behind a published port several may look the same.
+        addresses = list(dict.fromkeys(dialled if whole else dialled[:1]))
         endpoints = v2.Endpoints(
-            scheme=SCHEMES[scheme_of(dialled[0][0])],
-            # Behind a published port several may look the same.
-            addresses=[v2.Address(host=host, port=port) for host, port in dict.fromkeys(dialled)],
+            scheme=SCHEMES[scheme_of(addresses[0][0])],
+            addresses=[v2.Address(host=host, port=port) for host, port in addresses],
         )
-        return v2.Broker(name=entry.broker.name, id=0, endpoints=endpoints), whole
+        if one_target and len(addresses) > 1:
+            endpoints.addresses[0].host = IPV4_TARGET + endpoints.addresses[0].host
+        return v2.Broker(name=entry.broker.name, id=0, endpoints=endpoints), whole and not one_target
 
     def open_telemetry(self, call: Call, outbox: Outbox) -> TelemetryHandler:
         """Take a new Telemetry stream."""

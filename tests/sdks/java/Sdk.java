@@ -220,7 +220,7 @@ public class Sdk {
         throws Exception {
         Set<String> put = new HashSet<>();
         try (SimpleConsumer consumer = PROVIDER.newSimpleConsumerBuilder().setClientConfiguration(configuration)
-            .setConsumerGroup(group).setAwaitDuration(Duration.ofSeconds(2))
+            .setConsumerGroup(group).setAwaitDuration(Duration.ofSeconds(5))
             .setSubscriptionExpressions(Collections.singletonMap(topic, filter(expression))).build()) {
             say("ready");
             while (ENDED.getCount() > 0) {

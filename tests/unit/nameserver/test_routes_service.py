@@ -40,7 +40,12 @@ def update(id_: int, port: int, *, peer: str = "127.0.0.1", host: str = "", memb
 
 
 def assigned(
-    registry: Registry, *, peer: str = "p", access: str = "127.0.0.1", route_members: bool = True
+    registry: Registry,
+    *,
+    peer: str = "p",
+    access: str = "127.0.0.1",
+    route_members: bool = True,
+    said: dict[str, str] | None = None,
 ) -> list[tuple[int, int, int]]:
     """Return queue id, broker id and port of each assignment."""
     service = RoutesService(
@@ -55,7 +60,8 @@ def assigned(
     request = messaging.QueryAssignmentRequest(
         topic=v2.Resource(name="T"), group=v2.Resource(name="g"), endpoints=endpoints
     )
-    response: Any = service.query_assignment(Call("m", peer, {"x-mq-client-id": "c"}, None), request).result
+    headers = {"x-mq-client-id": "c"} | (said or {})
+    response: Any = service.query_assignment(Call("m", peer, headers, None), request).result
     queues = [assignment.message_queue for assignment in response.assignments]
     return [(queue.id, queue.broker.id, queue.broker.endpoints.addresses[0].port) for queue in queues]
 
@@ -89,7 +95,11 @@ def test_forwarded_question_counts_as_coming_from_the_client() -> None:
 
 
 def routed(
-    *members: Update, access: str = "10.0.0.9", route_members: bool = True, language: str = "JAVA"
+    *members: Update,
+    access: str = "10.0.0.9",
+    route_members: bool = True,
+    language: str = "JAVA",
+    version: str = "5.2.0",
 ) -> tuple[int, list[str]]:
     """Return scheme and addresses of the one broker that a client is told, in a group of these members."""
     registry = Registry(lease_s=8.0, renew_s=2.0, started=0.0)
@@ -107,7 +117,8 @@ def routed(
         addresses=[v2.Address(host=access, port=8081)],
     )
     request = messaging.QueryRouteRequest(topic=v2.Resource(name="T"), endpoints=endpoints)
-    call = Call("m", "10.0.0.50:7", {"x-mq-client-id": "c", "x-mq-language": language}, None)
+    said = {"x-mq-client-id": "c", "x-mq-language": language, "x-mq-client-version": version}
+    call = Call("m", "10.0.0.50:7", said, None)
     response: Any = service.query_route(call, request).result
     (broker,) = {(queue.broker.name, queue.broker.id) for queue in response.message_queues}
     assert broker == ("a", 0)
@@ -136,8 +147,25 @@ def test_the_setting_has_the_leader_named_alone() -> None:
     assert routed(FIRST, LEADER, THIRD, route_members=False) == (v2.IPv4, ["10.0.0.2:8092"])
 
 
-def test_an_sdk_that_dials_one_address_only_is_told_the_leader() -> None:
-    assert routed(FIRST, LEADER, THIRD, language="HTTP") == (v2.IPv4, ["10.0.0.2:8092"])
+def test_node_js_is_told_all_members_as_one_grpc_target() -> None:
+    told = ["ipv4:10.0.0.2:8092", "10.0.0.1:8091", "10.0.0.3:8093"]
+    assert routed(FIRST, LEADER, THIRD, language="HTTP", version="1.0.8") == (v2.IPv4, told)
+    assert routed(LEADER, language="HTTP", version="1.0.8") == (v2.IPv4, ["10.0.0.2:8092"])
+
+
+@pytest.mark.parametrize("version", ["", "1.1.0", "2.0.0"])
+def test_a_node_js_that_may_name_addresses_otherwise_is_told_the_leader(version: str) -> None:
+    assert routed(FIRST, LEADER, THIRD, language="HTTP", version=version) == (v2.IPv4, ["10.0.0.2:8092"])
+
+
+def test_node_js_is_told_no_addresses_of_version_6_together() -> None:
+    found = routed(
+        update(0, 8092, host="fd00::2", member=2),
+        update(1, 8091, host="fd00::1", member=1),
+        language="HTTP",
+        version="1.0.8",
+    )
+    assert found == (v2.IPv6, ["fd00::2:8092"])
 
 
 @pytest.mark.parametrize("host", ["third.example", "fd00::3"])
@@ -194,6 +222,17 @@ def test_an_assignment_to_the_leader_alone_is_another_one_when_another_one_leads
     registry.leave(1)
     registry.update(0, update(0, 8091, peer="10.0.0.1", member=1), NOW)
     assert assigned(registry, access="localhost") == [(-2, 0, 8091)]
+
+
+def test_node_js_is_assigned_anew_with_each_leader() -> None:
+    registry = Registry(lease_s=8.0, renew_s=2.0, started=0.0)
+    for session, each in enumerate((FIRST, LEADER, THIRD)):
+        registry.update(session, each, NOW)
+    said = {"x-mq-language": "HTTP", "x-mq-client-version": "1.0.8"}
+    assert assigned(registry, peer="10.0.0.50:1", access="10.0.0.9", said=said) == [(-3, 0, 8092)]
+    registry.leave(1)
+    registry.update(0, update(0, 8091, peer="10.0.0.1", member=1), NOW)
+    assert assigned(registry, peer="10.0.0.50:1", access="10.0.0.9", said=said) == [(-2, 0, 8091)]
 
 
 def test_an_assignment_with_the_setting_off_names_the_leader_also_while_it_is_alone() -> None:

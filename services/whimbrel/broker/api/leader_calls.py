@@ -213,26 +213,33 @@ class LeaderCalls:
             return
         for one in self.held.moved(place, self.clock()):
             self.go(one)
-        if isinstance(before, Target):
-            self.loop.call_later(STALE_S, self.leave, before)
+        stale = [
+            (one, one.target) for one in self.under_way if one.target is not None and one.target != place
+        ]
+        if stale:
+            self.loop.call_later(STALE_S, self.leave, stale)
 
-    def leave(self, before: Target) -> None:
-        """Wait no longer for an old leader: it answers nothing any more, or nothing that would count."""
-        if self.held.place == before or self.closed:
-            return
-        for one in [each for each in self.under_way if each.target == before]:
-            if one.waits_for is None:
+    def leave(self, stale: Sequence[tuple[LeaderCall, Target]]) -> None:
+        """Wait no longer for an old leader: it answers nothing any more, or nothing that would count.
+
+        All but receives wait for it as long as nobody is known to lead: it may lead on.
+
+        Args:
+            stale: calls, and where they were under way.
+        """
+        place = self.held.place
+        for one, target in stale:
+            if one not in self.under_way or one.target != target or target == place or one.waits_for is None:
                 continue
-            one.waits_for.cancel()
             if one.name == "ReceiveMessage":
-                self.again(one, before, NotMaster("another member leads now"))
-                continue
-            self.under_way.pop(one, None)
-            one.waits_for = one.target = None
-            why = (
-                f"{before.address} has this call, does not answer, and leads no longer: it may have been done"
-            )
-            self.give_up(one, LeaderAway(why))
+                one.waits_for.cancel()
+                self.again(one, target, NotMaster("another member leads now"))
+            elif place not in (Leads.NOBODY, Leads.CHANGING):
+                one.waits_for.cancel()
+                self.under_way.pop(one, None)
+                one.waits_for = one.target = None
+                away = "has this call, does not answer, and leads no longer: it may have been done"
+                self.give_up(one, LeaderAway(f"{target.address} {away}"))
 
     async def close(self, reason: str) -> None:
         """Answer all calls with NotReady, those under way with LeaderAway; take no more.

@@ -421,6 +421,22 @@ async def test_a_leader_that_answers_late_and_before_it_is_left_is_believed() ->
     await member.calls.close("over")
 
 
+async def test_sends_wait_for_an_old_leader_until_another_one_leads() -> None:
+    member = Member("a:1")
+    first, second = member.call("SendMessage"), member.call("SendMessage")
+    await member.settle()
+    member.calls.follow("")
+    await member.settle(2 * STALE_S)
+    assert not first.done
+    member.far.answer(response("SendMessage"))  # to the second
+    await member.settle()
+    assert codes(second) == [v2.OK] and not first.done
+    member.calls.follow("b:1")
+    await member.settle(STALE_S + 0.1)
+    assert isinstance(first.error, LeaderAway)
+    await member.calls.close("over")
+
+
 @pytest.mark.parametrize("leader", ["", "m:1"])
 async def test_a_client_that_leaves_is_forgotten(leader: str) -> None:
     member = Member(leader)
