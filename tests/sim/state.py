@@ -84,7 +84,7 @@ class StateChecks:
                 self.fail("acks", f"{member.name} has forgotten that {place} is acknowledged by {group}")
         ledger = self.cluster.ledger
         for queue_id, answered in ({} if ledger is None else ledger.answered).items():
-            offset = max((offset for _, offset in answered), default=-1)
+            offset = max((offset for at, offset in answered if at >= accepted_at), default=-1)
             known = positions.table.position(LEDGER, TOPIC, queue_id)
             self.looked("moves")
             if known is None or known[2] < offset:
