@@ -422,6 +422,7 @@ def progress(broker: Process) -> tuple[GroupProgress, ...]:
 
 def test_a_running_consumer_reads_from_the_slave_when_the_master_is_gone(tmp_path: Path) -> None:
     with Cluster(tmp_path, slaves=1) as cluster:
+        cluster.wait_usable()
         with sync.Admin(cluster.endpoint) as admin:
             admin.create_topic("orphan", queues=2)
             admin.create_group("orphans")
