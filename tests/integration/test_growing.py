@@ -35,9 +35,15 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DevCluster]:
 
 
 test_delayed_messages_of_two_brokers = kinds.test_delayed_message_comes_when_it_is_due
-test_recalls_find_the_broker_of_the_message = kinds.test_recalled_message_never_comes
 test_transactions_of_two_brokers = kinds.test_committed_messages_come_once_and_rolled_back_ones_never
 test_producers_are_asked_by_two_brokers = kinds.test_producer_is_asked_about_a_transaction_that_it_left_open
+
+
+@pytest.mark.slow
+@kinds.languages("go", without=kinds.WITHOUT_RECALL)
+def test_recalls_find_the_broker_of_the_message(language: str, cluster: DevCluster) -> None:
+    """Slow: a consumer asks one broker after the other."""
+    kinds.test_recalled_message_never_comes(language, cluster)
 
 
 def start_second(growing: Cluster, topic: str) -> Process:
