@@ -335,7 +335,7 @@ ELECTION_RULES: Final[dict[str, tuple[Patch, ...]]] = {
 ELECTION_PLANS: Final[dict[str, str]] = {
     rule: rule.partition(" ")[0]
     for rule in ELECTION_RULES
-    if rule.startswith(("R3a ", "R7 ", "R9b ", "R10", "R14"))
+    if rule.startswith(("R3a ", "R7 ", "R9 ", "R9b ", "R10", "R14"))
 }
 # Seeds, of the kinds of plans above, before which none notices.
 ELECTION_FIRST_SEEDS: Final[dict[str, int]] = {
@@ -343,9 +343,8 @@ ELECTION_FIRST_SEEDS: Final[dict[str, int]] = {
     "R2 a candidate leads only with enough seals": 58,
     "R3a after a promise nothing of lower epochs is taken": 3,
     "R4 only the best log among the seals leads": 8,
-    "R9 who may have lost what it acknowledged does not vote": 17,
     "R9a a replaced disk does not vote": 7,
-    "R9b a vote comes back with all that is committed": 7,
+    "R9b a vote comes back with all that is committed": 17,
     "R10 an election needs seals of the prior voters, too": 2,
     "R10b prior voters are those with their stores": 2,
     "R10d nothing else changes as long as there are prior voters": 2,

@@ -233,22 +233,24 @@ def figure_plan(seed: int) -> Plan:
     return in_order(plan, faults)
 
 
-def vote_plan(seed: int) -> Plan:
-    """Draw that the leader is killed as a member gets the vote back that it had lost with its power.
+def vote_plan(seed: int, rule: str) -> Plan:
+    """Draw that a member loses its vote with its power, and the leader is lost before or as it gets it back.
 
-    For R9b: the third one was cut off, and has not what that member lost.
+    For R9 and R9b: the third one was cut off, and has not what that member lost.
     """
-    rng = random.Random(f"vote {seed}")
+    rng = random.Random(f"{'vote' if rule == 'R9b' else rule} {seed}")
     plan = replace(plain_plan(seed), kinds=frozenset(), flush="async")
-    at = rng.uniform(5.0, 12.0)
+    at, bursts = rng.uniform(5.0, 12.0), rng.randint(3, 6)
+    power_at = at + rng.uniform(0.3, 0.9)
+    then, upon = (at + 0.3, "vote") if rule == "R9b" else (power_at + 0.01, "")
     faults = [
         Fault(at, "isolate", "b2", for_s=30.0),
         Fault(at + 0.1, "slow", "b1", for_s=1.0),
-        *(Fault(at + 0.2, "burst", amount=24.0) for _ in range(rng.randint(3, 6))),
-        Fault(at + rng.uniform(0.3, 0.9), "power", "b1", for_s=rng.uniform(0.5, 1.5)),
-        Fault(at + 0.3, "crash", "b0", for_s=12.0, upon="vote"),
+        *(Fault(at + 0.2, "burst", amount=24.0) for _ in range(bursts)),
+        Fault(power_at, "power", "b1", for_s=rng.uniform(0.5, 1.5)),
+        Fault(then, "crash", "b0", for_s=12.0, upon=upon),
         *(
-            Fault(at + 0.3, "mend", "b2", name, upon="vote")
+            Fault(then, "mend", "b2", name, upon=upon)
             for name in ("b1", *(f"n{number}" for number in range(plan.nameservers)))
         ),
     ]
@@ -337,7 +339,7 @@ PLANS: Final[dict[str, Callable[[int], Plan]]] = {
     "loss": loss_plan,
     "R3a": promised_plan,
     "R7": figure_plan,
-    "R9b": vote_plan,
+    **{rule: partial(vote_plan, rule=rule) for rule in ("R9", "R9b")},
     **{rule: partial(change_plan, rule=rule) for rule in ("R10", "R10b", "R10c", "R10d", "R10e", "R10f")},
     **{rule: partial(accepted_plan, rule=rule) for rule in ("R14", "R14b", "R14c", "R14d")},
 }
