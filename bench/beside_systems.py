@@ -192,20 +192,7 @@ def make_topics(address: str, *topics: str, queues: int = 4) -> None:
     """Create topics in a RocketMQ broker."""
     with realbroker.Remoting(address) as broker:
         for topic in topics:
-            fields = {
-                "topic": topic,
-                "defaultTopic": "TBW102",
-                "readQueueNums": str(queues),
-                "writeQueueNums": str(queues),
-                "perm": "6",
-                "topicFilterType": "SINGLE_TAG",
-                "topicSysFlag": "0",
-                "order": "false",
-                "attributes": "+message.type=NORMAL",
-            }
-            header, _ = broker.call(17, fields)
-            if header["code"]:
-                raise RuntimeError(f"RocketMQ does not make topic {topic}: {header.get('remark')}")
+            broker.create_topic(topic, queues, attributes="+message.type=NORMAL")
 
 
 def follow(servers: list[realbroker.Server]) -> None:

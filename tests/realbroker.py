@@ -24,6 +24,7 @@ from processes import until
 
 __all__ = [
     "Controller",
+    "JavaServer",
     "Remoting",
     "Server",
     "broker",
@@ -35,7 +36,8 @@ __all__ = [
 ]
 
 KIT_TIMEOUT_S = 180.0  # includes the first look-up of the jars
-SEND_MESSAGE, PULL_MESSAGE, RUNTIME_INFO = 10, 11, 28
+JAVA_START_S = 90.0
+SEND_MESSAGE, PULL_MESSAGE, CREATE_TOPIC, RUNTIME_INFO = 10, 11, 17, 28
 PULL_NOT_FOUND = 19
 ANSWER = 1  # in a header's flag: it is not a request
 WITH_SUBSCRIPTION = 4  # a pull's system flag
@@ -153,38 +155,31 @@ def proxy(root: Path, names: str, **settings: object) -> Server:
     return Server(root, port, start, f"127.0.0.1:{grpc}")
 
 
-class Controller:
-    """RocketMQ 5.3.3's controller, alone; brokers name it with `controllerAddr`."""
+class JavaServer:
+    """A server of RocketMQ 5.3.3's that the kit has no script for; subclasses say how it is started."""
 
-    def __init__(self, root: Path) -> None:
-        self.root, self.port = root, free_port()
+    def __init__(self, root: Path, port: int) -> None:
+        self.root, self.port = root, port
         self.child: subprocess.Popen[bytes] | None = None
 
     @property
     def address(self) -> str:
-        """Return its remoting address."""
+        """Return where it listens."""
         return f"127.0.0.1:{self.port}"
 
-    def start(self) -> None:
-        """Start it."""
-        self.root.mkdir(parents=True)
-        settings = self.root / "controller.conf"
-        settings.write_text(
-            f"rocketmqHome={self.root}\ncontrollerDLegerGroup=c0\ncontrollerDLegerSelfId=n0\n"
-            f"controllerDLegerPeers=n0-{self.address}\ncontrollerStorePath={self.root}/data\n"
-        )
-        jars = kit("resolve", "5.3.3").strip()
+    def run(self, *words: str) -> None:
+        """Start a class with arguments, and wait until it takes connections."""
         with (self.root / "out").open("wb") as out:
             self.child = subprocess.Popen(
                 [
                     *("java", "-Xmx256m", "-XX:+UseSerialGC", f"-Duser.home={self.root}"),
-                    *("-cp", jars, "org.apache.rocketmq.controller.ControllerStartup", "-c", str(settings)),
+                    *("-cp", kit("resolve", "5.3.3").strip(), *words),
                 ],
                 stdout=out,
                 stderr=out,
                 env=os.environ | {"ROCKETMQ_HOME": str(self.root)},
             )
-        until(self.listens, timeout=60, what=lambda: (self.root / "out").read_text()[-2000:])
+        until(self.listens, timeout=JAVA_START_S, what=lambda: (self.root / "out").read_text()[-2000:])
 
     def listens(self) -> bool:
         """Whether it takes connections."""
@@ -198,6 +193,23 @@ class Controller:
         if self.child is not None:
             self.child.kill()
             self.child.wait()
+
+
+class Controller(JavaServer):
+    """RocketMQ 5.3.3's controller, alone; brokers name it with `controllerAddr`."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root, free_port())
+
+    def start(self) -> None:
+        """Start it."""
+        self.root.mkdir(parents=True)
+        settings = self.root / "controller.conf"
+        settings.write_text(
+            f"rocketmqHome={self.root}\ncontrollerDLegerGroup=c0\ncontrollerDLegerSelfId=n0\n"
+            f"controllerDLegerPeers=n0-{self.address}\ncontrollerStorePath={self.root}/data\n"
+        )
+        self.run("org.apache.rocketmq.controller.ControllerStartup", "-c", str(settings))
 
 
 class Remoting:
@@ -236,6 +248,21 @@ class Remoting:
             found = json.loads(frame[4 : 4 + size])
             if found["flag"] & ANSWER:
                 return found, frame[4 + size :]
+
+    def create_topic(self, topic: str, queues: int, **more: str) -> None:
+        """Make a topic; `more`: other fields of the request, `attributes` for instance."""
+        fields = {
+            "topic": topic,
+            "defaultTopic": "TBW102",
+            "readQueueNums": str(queues),
+            "writeQueueNums": str(queues),
+            "perm": "6",
+            "topicFilterType": "SINGLE_TAG",
+            "topicSysFlag": "0",
+            "order": "false",
+        }
+        header, _ = self.call(CREATE_TOPIC, fields | more)
+        assert header["code"] == 0, header
 
     def send(self, topic: str, body: bytes, properties: str = "", queue_id: int = 0) -> int:
         """Send a message, and return its queue offset."""

@@ -26,7 +26,6 @@ import json
 import os
 import signal
 import struct
-import subprocess
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -34,7 +33,7 @@ from typing import Self
 
 from failovers.forwarders import Forwarder, Forwarders
 from processes import until
-from realbroker import Controller, Remoting, Server, broker, free_port, kit, name_server
+from realbroker import Controller, JavaServer, Remoting, Server, broker, free_port, name_server
 from whimbrel.store.codec import decode_record
 
 __all__ = ["VERSION", "Proxy", "RocketMQ"]
@@ -44,23 +43,17 @@ NAME = "broker-i"
 MEMBERS = 3
 QUEUES = 8
 TABLES = 2  # below a broker's port is the one by which slaves copy topics and positions
-START_S = 90.0
 IN_STEP_S = 150.0  # for all members to be in the SyncStateSet again
 LOOK_S = 0.5
-CREATE_TOPIC, ROUTE, TOPIC_CONFIG, SYNC_STATE = 17, 105, 351, 1006
+ROUTE, TOPIC_CONFIG, SYNC_STATE = 105, 351, 1006
 
 
-class Proxy:
-    """A proxy in cluster mode, which finds brokers by the name server."""
+class Proxy(JavaServer):
+    """A proxy in cluster mode, which finds brokers by the name server; its port serves SDKs."""
 
     def __init__(self, root: Path, names: str) -> None:
-        self.root, self.names, self.port = root, names, free_port((0, 1))
-        self.child: subprocess.Popen[bytes] | None = None
-
-    @property
-    def grpc(self) -> str:
-        """Return the address at which it serves SDKs."""
-        return f"127.0.0.1:{self.port}"
+        super().__init__(root, free_port((0, 1)))
+        self.names = names
 
     def start(self) -> None:
         """Start it, and wait until it takes connections."""
@@ -75,31 +68,7 @@ class Proxy:
         }
         settings.write_text(json.dumps(described))
         words = ["-pm", "cluster", "-n", self.names, "-pc", str(settings)]
-        with (self.root / "out").open("wb") as out:
-            self.child = subprocess.Popen(
-                [
-                    *("java", "-Xmx256m", "-XX:+UseSerialGC", f"-Duser.home={self.root}"),
-                    *("-cp", kit("resolve", VERSION).strip()),
-                    *("org.apache.rocketmq.proxy.ProxyStartup", *words),
-                ],
-                stdout=out,
-                stderr=out,
-                env=os.environ | {"ROCKETMQ_HOME": str(self.root)},
-            )
-        until(self.listens, timeout=START_S, what=lambda: (self.root / "out").read_text()[-2000:])
-
-    def listens(self) -> bool:
-        """Whether it takes connections."""
-        with suppress(OSError):
-            Remoting(self.grpc).sock.close()
-            return True
-        return False
-
-    def kill(self) -> None:
-        """End it."""
-        if self.child is not None:
-            self.child.kill()
-            self.child.wait()
+        self.run("org.apache.rocketmq.proxy.ProxyStartup", *words)
 
 
 class RocketMQ:
@@ -191,7 +160,7 @@ class RocketMQ:
     @property
     def endpoint(self) -> str:
         """Return where clients go."""
-        return self.proxy.grpc
+        return self.proxy.address
 
     # Faults
 
@@ -254,18 +223,7 @@ class RocketMQ:
         """Make topics, and wait until all members know them."""
         with Remoting(self.await_in_step().address) as connection:
             for topic in topics:
-                fields = {
-                    "topic": topic,
-                    "defaultTopic": "TBW102",
-                    "readQueueNums": str(QUEUES),
-                    "writeQueueNums": str(QUEUES),
-                    "perm": "6",
-                    "topicFilterType": "SINGLE_TAG",
-                    "topicSysFlag": "0",
-                    "order": "false",  # and no attributes: 5.3.3's slaves can't copy a topic that has some
-                }
-                header, _ = connection.call(CREATE_TOPIC, fields)
-                assert header["code"] == 0, header
+                connection.create_topic(topic, QUEUES)  # 5.3.3's slaves can't copy one with attributes
         self.topics += topics
         self.await_in_step()
 

@@ -10,9 +10,9 @@
 //! what is held, and writes into buffers of its own. Whoever has room for all of it writes it down; else the pass is
 //! dropped, the decoders put back, and Python has the same bytes.
 //!
-//! **Answers** that wait, for durability or for others to store an acknowledgement, are kept by the caller. The others fit into the windows, or are *beyond* them:
-//! the first one that does not fit, and all of its read behind it, are for Python to send. A window of the connection
-//! that grows behind such an answer is Python's, too.
+//! **Answers** that wait, for durability or for others to store an acknowledgement, are kept by the caller. The others
+//! fit into the windows, or are *beyond* them: the first one that does not fit, and all of its read behind it, are for
+//! Python to send. A window of the connection that grows behind such an answer is Python's, too.
 
 use std::collections::HashMap;
 

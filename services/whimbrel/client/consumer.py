@@ -38,7 +38,7 @@ from whimbrel.rpc.api import calls
 from whimbrel.rpc.api.calls import Outbound
 from whimbrel.rpc.api.convert import ClientSettings
 
-__all__ = ["Consumer", "Handler"]
+__all__ = ["Consumer", "Handler", "poll_times"]
 
 SLICE_S = 1.0  # how long `receive` waits at one of several brokers before it asks the next
 POLL_MARGIN_S = 3.0  # a poll's deadline lies this far behind its waiting time, as the official SDKs have it
@@ -48,6 +48,14 @@ MEMBER_POLL_S = 2.5
 MEMBER_MARGIN_S = 2.0
 
 logger = logging.getLogger(__name__)
+
+
+def poll_times(queue: Queue, wait_s: float) -> tuple[float, float]:
+    """Return how long a poll of a queue waits at the broker, and its deadline, in seconds."""
+    if len(queue.endpoints) > 1:
+        wait_s = min(wait_s, MEMBER_POLL_S)
+        return wait_s, wait_s + MEMBER_MARGIN_S
+    return wait_s, wait_s + POLL_MARGIN_S
 
 
 class Consumer(BaseClient):
@@ -322,9 +330,8 @@ class Consumer(BaseClient):
     async def poll(
         self, queue: Queue, count: int, wait_s: float, invisible_s: float | None, attempt_id: str = ""
     ) -> list[ReceivedMessage]:
-        endpoint, margin_s = self.session.endpoint(queue), POLL_MARGIN_S
-        if len(queue.endpoints) > 1:
-            wait_s, margin_s = min(wait_s, MEMBER_POLL_S), MEMBER_MARGIN_S
+        endpoint = self.session.endpoint(queue)
+        wait_s, deadline_s = poll_times(queue, wait_s)
         call = calls.receive_messages(
             queue,
             self.group,
@@ -336,7 +343,7 @@ class Consumer(BaseClient):
             namespace=self.namespace,
         )
         began_ns = time.time_ns()
-        messages = await self.session.call(endpoint, call, wait_s + margin_s)
+        messages = await self.session.call(endpoint, call, deadline_s)
         self.spans.received(queue.topic, messages, began_ns)
         return messages
 

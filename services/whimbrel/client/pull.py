@@ -13,7 +13,7 @@ import logging
 import time
 from collections.abc import AsyncIterator
 
-from whimbrel.client.consumer import MEMBER_MARGIN_S, MEMBER_POLL_S, POLL_MARGIN_S
+from whimbrel.client.consumer import poll_times
 from whimbrel.client.options import ConsumerOptions
 from whimbrel.client.retry import decide
 from whimbrel.client.session import BaseClient, Session
@@ -95,7 +95,8 @@ class PullConsumer(BaseClient):
             began = time.monotonic()
             left_s = max(0.0, end - began)
             result = await self.pull_once(queue, offset, count, left_s, expression, follow)
-            has_waited = time.monotonic() - began > min(left_s, MEMBER_POLL_S) / 2  # else it waits for nobody
+            polled_s, _ = poll_times(queue, left_s)
+            has_waited = time.monotonic() - began > polled_s / 2  # else it waits for nobody
             again = len(queue.endpoints) > 1 and has_waited and time.monotonic() < end
             if result.messages or result.next_offset != offset or not again:
                 return result
@@ -103,11 +104,9 @@ class PullConsumer(BaseClient):
     async def pull_once(
         self, queue: Queue, offset: int, count: int, wait_s: float, expression: Filter, follow: bool
     ) -> PullResult:
-        """Read once; where other members can be asked, wait for `MEMBER_POLL_S` at most."""
+        """Read once; where other members can be asked, wait as long as `poll_times` says."""
         endpoint, suggested = await self.endpoint(queue) if follow else (self.session.endpoint(queue), False)
-        margin_s = POLL_MARGIN_S
-        if len(queue.endpoints) > 1:
-            wait_s, margin_s = min(wait_s, MEMBER_POLL_S), MEMBER_MARGIN_S
+        wait_s, deadline_s = poll_times(queue, wait_s)
         call = calls.pull_messages(
             queue,
             self.group,
@@ -119,13 +118,13 @@ class PullConsumer(BaseClient):
         )
         began_ns = time.time_ns()
         try:
-            result = await self.session.call(endpoint, call, wait_s + margin_s)
+            result = await self.session.call(endpoint, call, deadline_s)
         except WhimbrelError as error:
             if not suggested or not (error.retry or isinstance(error, Unavailable)):
                 raise
             logger.info("%s was suggested for %s and can't be asked: %s", endpoint, queue.topic, error)
             self.suggested.pop(key(queue), None)
-            result = await self.session.call(self.session.endpoint(queue), call, wait_s + margin_s)
+            result = await self.session.call(self.session.endpoint(queue), call, deadline_s)
         self.spans.received(queue.topic, result.messages, began_ns)
         if follow:
             if result.suggested_broker_id != queue.broker_id:

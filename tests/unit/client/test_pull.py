@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from fakecluster import FakeCluster, running
-from whimbrel.client import ConsumerOptions, Message, Producer, PullConsumer, RetryPolicy, pull
+from whimbrel.client import ConsumerOptions, Message, Producer, PullConsumer, RetryPolicy, consumer
 from whimbrel.errors import IllegalOffset, RequestTimeout
 from whimbrel.model.message import PullResult
 from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as v2
@@ -34,8 +34,8 @@ async def test_a_pull_reads_from_an_offset_on_and_says_where_to_go_on() -> None:
 async def test_a_pull_that_waits_goes_on_at_another_member_where_one_does_not_answer(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(pull, "MEMBER_POLL_S", 0.1)
-    monkeypatch.setattr(pull, "MEMBER_MARGIN_S", 0.2)
+    monkeypatch.setattr(consumer, "MEMBER_POLL_S", 0.1)
+    monkeypatch.setattr(consumer, "MEMBER_MARGIN_S", 0.2)
     with socket.create_server(("127.0.0.1", 0)) as hanging:
         async with running() as cluster, PullConsumer(cluster.address, "g", options=FAST) as reader:
             await fill(cluster, 3)
@@ -53,7 +53,7 @@ async def test_a_pull_that_waits_goes_on_at_another_member_where_one_does_not_an
 async def test_a_pull_waits_on_by_short_calls_where_there_are_other_members(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(pull, "MEMBER_POLL_S", 0.05)
+    monkeypatch.setattr(consumer, "MEMBER_POLL_S", 0.05)
     async with running() as cluster, PullConsumer(cluster.address, "g", options=FAST) as reader:
         await fill(cluster, 1)
         cluster.first_port = int(cluster.address.rpartition(":")[2])  # the same broker twice

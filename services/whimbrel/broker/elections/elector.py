@@ -22,14 +22,12 @@ from typing import TYPE_CHECKING, Any
 
 from whimbrel.broker.api.admin import ElectionView
 from whimbrel.broker.background import start_task, start_timer
-from whimbrel.broker.elections.coordinator import Coordinator, open_coordinator, trouble_of
-from whimbrel.broker.elections.machine import (
+from whimbrel.broker.elections.actions import (
     STANDING,
     Action,
     AskSeals,
     AskSuspicions,
     Close,
-    Election,
     Facts,
     Open,
     Promise,
@@ -38,6 +36,10 @@ from whimbrel.broker.elections.machine import (
     State,
     StopStream,
     Swap,
+)
+from whimbrel.broker.elections.coordinator import Coordinator, open_coordinator, trouble_of
+from whimbrel.broker.elections.machine import (
+    Election,
 )
 from whimbrel.broker.elections.operations import Operations
 from whimbrel.broker.elections.peers import CALL_S, Peers

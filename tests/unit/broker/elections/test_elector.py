@@ -9,8 +9,16 @@ import pytest
 
 from waiting import eventually
 from whimbrel.broker.elections import elector as module
+from whimbrel.broker.elections.actions import (
+    ReadRecord,
+    StartStream,
+    State,
+    StopStream,
+)
 from whimbrel.broker.elections.elector import Elector
-from whimbrel.broker.elections.machine import LEAST_SILENT_S, ReadRecord, StartStream, State, StopStream
+from whimbrel.broker.elections.machine import (
+    LEAST_SILENT_S,
+)
 from whimbrel.broker.options import BrokerOptions
 from whimbrel.errors import NotReady, RemoteProtocolError, Unavailable, WhimbrelError
 from whimbrel.ha.switching import BEAT_S

@@ -5,6 +5,20 @@ from typing import Any
 
 import pytest
 
+from whimbrel.broker.elections.actions import (
+    Action,
+    AskSeals,
+    AskSuspicions,
+    Close,
+    Facts,
+    Open,
+    Promise,
+    ReadRecord,
+    StartStream,
+    State,
+    StopStream,
+    Swap,
+)
 from whimbrel.broker.elections.machine import (
     BETTER_S,
     CONTACT_APART_S,
@@ -17,19 +31,7 @@ from whimbrel.broker.elections.machine import (
     PREFER_S,
     REST_S,
     SEALING_S,
-    Action,
-    AskSeals,
-    AskSuspicions,
-    Close,
     Election,
-    Facts,
-    Open,
-    Promise,
-    ReadRecord,
-    StartStream,
-    State,
-    StopStream,
-    Swap,
     silent_s,
 )
 from whimbrel.model.elections import SealAnswer, Suspicion
