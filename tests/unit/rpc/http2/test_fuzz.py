@@ -6,9 +6,9 @@ bytes, or with one of another client or a random one before it. A connection goe
 frame, wrong ones among right ones, each fed by itself (or in two pieces), until it ends with an error, or
 waits for bytes that a wrong length has promised, or the recording ends; then the next connection begins.
 
-    WHIMBREL_FUZZ_SEED     repeats a run; without it always the same
-    WHIMBREL_FUZZ_INPUTS   how many; a tenth of them goes on through gRPC's layer, with handlers behind it,
-                           and a twentieth is a server's answers, which our client's side takes
+    FUZZ_SEED     repeats a run; without it always the same
+    FUZZ_INPUTS   how many; a tenth of them goes on through gRPC's layer, with handlers behind it,
+                  and a twentieth is a server's answers, which our client's side takes
 
 A million takes about half a minute of CPU time. What is checked of each connection is in `bounded` and
 `ended_properly`.
@@ -31,8 +31,8 @@ from whimbrel.rpc.http2.hpack import TABLE_BYTES, HeaderDecoder, encode
 from whimbrel.rpc.http2.sending import GONE_KEPT
 from whimbrel.rpc.http2.stream import Data, Headers, Limits, Stream
 
-SEED = int(os.environ.get("WHIMBREL_FUZZ_SEED") or 6)
-INPUTS = int(os.environ.get("WHIMBREL_FUZZ_INPUTS") or 1_000_000)
+SEED = int(os.environ.get("FUZZ_SEED") or 6)
+INPUTS = int(os.environ.get("FUZZ_INPUTS") or 1_000_000)
 GRPC_INPUTS, CLIENT_INPUTS = INPUTS // 10, INPUTS // 20
 CORE_INPUTS = INPUTS - GRPC_INPUTS - CLIENT_INPUTS
 WRONG, WRONG_FIRST = 0.5, 0.05  # of the frames; without SETTINGS at the begin nothing else is taken
