@@ -517,6 +517,14 @@ class Group(RuleBasedStateMachine):
             self.a_member_gets_records(other, 3)
         self.a_leader_commits(choice)
 
+    @rule(choice=leaders, other=members, others=st.sets(members, min_size=1, max_size=1))
+    def a_leader_commits_with_another_and_voters_change(
+        self, choice: int, other: int, others: set[int]
+    ) -> None:
+        """As by `voters --set`; that of one who lacks what is committed, for instance."""
+        self.a_leader_commits_with_another(choice, other, 1)
+        self.an_operator_names_voters(choice, others, at_once=True)
+
     @rule(numbers=st.permutations(MEMBERS))
     def the_leader_is_lost_and_another_stands(self, numbers: list[int]) -> None:
         """Two of three hear nothing, and all calls are answered."""
@@ -594,12 +602,7 @@ def prior_voters_are_forgotten(patch: pytest.MonkeyPatch) -> None:
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize(
     "switch_off",
-    [
-        one_seal_fewer,
-        any_log_leads,
-        pytest.param(any_store_votes, marks=pytest.mark.slow),
-        pytest.param(prior_voters_are_forgotten, marks=pytest.mark.slow),
-    ],
+    [one_seal_fewer, any_log_leads, any_store_votes, prior_voters_are_forgotten],
     ids=lambda switch_off: switch_off.__name__,
 )
 def test_each_rule_that_is_off_is_noticed(switch_off: Patch, monkeypatch: pytest.MonkeyPatch) -> None:
