@@ -17,6 +17,7 @@ A seat is the uuid of a member's store: a voter whose store was replaced is none
 
 import json
 import re
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -32,6 +33,7 @@ __all__ = [
     "Turn",
     "Voters",
     "check_change",
+    "ids_text",
     "majority",
 ]
 
@@ -225,6 +227,11 @@ def check_change(name: str, old: GroupRecord, new: GroupRecord) -> None:
 def majority(voters: int) -> int:
     """Return how many copies are more than half."""
     return voters // 2 + 1
+
+
+def ids_text(members: Collection[int]) -> str:
+    """Return ids of members for people."""
+    return ", ".join(map(str, sorted(members))) or "none"
 
 
 def named(voters: Voters) -> dict[str, str]:

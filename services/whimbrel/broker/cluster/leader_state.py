@@ -28,7 +28,7 @@ from typing import Final
 from whimbrel.broker.cluster.state_quorum import StateQuorum
 from whimbrel.broker.tables.metadata_version import MetadataVersion, MetadataVersionFile
 from whimbrel.errors import BadRequest, NotReady, StoreFull
-from whimbrel.model.group_record import GroupRecord
+from whimbrel.model.group_record import GroupRecord, ids_text
 
 __all__ = ["TABLES_BYTES_MAX", "TABLES_PIECE_BYTES", "LeaderState", "MemberStream"]
 
@@ -232,7 +232,7 @@ class LeaderState:
         prior = len(self.merged.intersection(term.prior))
         if have >= term.seals and prior >= term.prior_seals:
             return ""
-        members = ", ".join(str(member) for member in sorted({member for member, _ in self.merged}))
+        members = ids_text({member for member, _ in self.merged})
         return (
             f"too few members have told what was acknowledged there: {members}. {term.seals} of"
             f" {len(term.voters)} voters must: start the others{self.earlier_ones()}"
@@ -242,7 +242,7 @@ class LeaderState:
         """Return what to do about members of an earlier version; "" without any."""
         if not self.earlier:
             return ""
-        members = ", ".join(map(str, sorted(self.earlier)))
+        members = ids_text(self.earlier)
         return f" (of an earlier version, to be upgraded: {members})"
 
     def begin(self) -> None:

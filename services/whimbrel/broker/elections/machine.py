@@ -35,22 +35,10 @@ a change: as long as `copies_min` copies still commit, and enough of the present
 So the survivor of two goes on alone: it has all that both had committed. The other one follows when it is
 back, and an operator makes it a voter again.
 
-**An operator may accept loss** where no election can succeed any more: too many disks are gone, or too many
-may have lost what they acknowledged (`forced`); or where one can, but a change of the voters can't end any
-more, since too few of the new ones are left to commit: one whose disk was lost again, of two. The member that
-is named asks all others; the best log of all that answer leads, in a new epoch whose record names as voters
-those that answered, without prior ones, and says in which epoch that was (`loss`). The seals of that very
-epoch count, and give back the vote, also where a member may have lost something (R9): what that is, is
-accepted. As long as `loss` stands, an election needs the seals of all these voters (R14), and takes the best
-log among them, so no more is given up than was; one that may have lost something since does not vote, as ever
-(R14d), and an operator may have to say it again. The leader has `loss` cleared once enough of them have
-adopted its epoch (R14c); from then on any `seals` of them meet those.
-What this may lose: voters 1, 2, 3; member 1 leads, 2 acknowledges r, both lose power, and 3 is made the
-leader with an empty log: r was answered and is gone. And worse: 1 and 2 were only cut off from 3, and go on
-to commit in their epoch until one of them hears of the new one: all of that is cut off as they follow. The
-rules are safe for what the members that answered hold, if the others are really gone, and that is why a
-person has to say so. The others are no voters any more, whatever they have promised, until `voters --set`
-names them; as they follow they cut what the new leader lacks, which is kept (`replication cut`).
+**An operator may accept loss** where no election can succeed any more (`accepted_loss.py`). As long as the
+record's `loss` stands, an election needs the seals of all its voters (R14), and takes the best log among
+them, so no more is given up than was. The leader has it cleared once enough of them have adopted its epoch
+(R14c); from then on any `seals` of them meet those.
 
 **A store may be emptied** at an operator's request (`emptying`): the member keeps its promises, and does not
 vote until it has all that is committed (R9), as after a power cut that left nothing. It must not be standing
@@ -77,6 +65,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+from whimbrel.broker.elections.accepted_loss import record_with_loss
 from whimbrel.broker.elections.actions import (
     Action,
     AskSeals,
@@ -92,7 +81,7 @@ from whimbrel.broker.elections.actions import (
     Swap,
 )
 from whimbrel.model.elections import SealAnswer, Suspicion
-from whimbrel.model.group_record import EPOCH_MAX, NOBODY, GroupRecord, Voters, majority
+from whimbrel.model.group_record import EPOCH_MAX, NOBODY, GroupRecord, Voters, ids_text, majority
 
 __all__ = ["Election", "silent_s"]
 
@@ -524,53 +513,10 @@ class Election:
         hearing = [self.member] * (not self.silent(facts))
         hearing += [member for member, answer in answers.items() if not answer.silent]
         if hearing:
-            return f"member {numbers(hearing)} hears a leader, or did a moment ago: it is not needed", None
-        seats = {member: answer.seat for member, answer in answers.items() if answer.group == record.group}
-        seats[self.member] = facts.seat
-        voting = {(member, seat) for member, seat in seats.items() if member == self.member and facts.votes}
-        voting |= {(member, answer.seat) for member, answer in answers.items() if answer.votes}
-        # Too few of the new voters are left to commit: the change never ends, and another one has to wait.
-        unfinished = bool(record.prior or record.loss) and (
-            len(set(seats.items()).intersection(record.voters)) < record.acks
-        )
-        if (
-            not unfinished
-            and len(voting.intersection(record.voters)) >= record.seals
-            and len(voting.intersection(record.prior)) >= record.prior_seals
-        ):
-            return "enough voters are there: they elect a leader by themselves, without loss", None
-        best = max(
-            (
-                (answers[member].last_epoch, answers[member].log_end, member)
-                for member in seats
-                if member in answers
-            ),
-            default=(0, 0, self.member),
-        )
-        if best[:2] > facts.position:
-            return (
-                f"the log of member {best[2]} goes on further, to byte {best[1]} in epoch {best[0]}; ours"
-                f" ends at {facts.end} in epoch {facts.last_epoch}: name that member instead",
-                None,
-            )
-        voters = set(chosen) or (seats.keys() & record.members) | {self.member}
-        if absent := voters - seats.keys():
-            return f"member {numbers(absent)} does not answer, or has no store of this group", None
-        if self.member not in voters:
-            return f"member {self.member} is to lead, so it has to be one of the voters", None
+            return f"member {ids_text(hearing)} hears a leader, or did a moment ago: it is not needed", None
         for answer in answers.values():
             self.note_epoch(answer.epoch)
-        epoch = max(record.epoch, facts.promised, self.known_epoch, facts.last_epoch) + 1
-        changed = replace(
-            record,
-            voters=tuple(sorted((member, seats[member]) for member in voters)),
-            acks=majority(len(voters)),
-            prior=(),
-            prior_acks=0,
-            loss=epoch,
-        )
-        why = "an operator accepted what the others may hold to be lost"
-        return "", changed.led_by(self.member, epoch, at_ms=facts.wall_ms, why=why)
+        return record_with_loss(record, self.member, answers, chosen, facts, self.known_epoch)
 
     def force(self, record: GroupRecord, facts: Facts) -> list[Action]:
         """Have the coordinator take what `forced` has returned; a leader without a majority begins anew."""
@@ -720,7 +666,7 @@ class Election:
         if foreign:
             self.why = f"member {foreign[0].member} belongs to group {foreign[0].group} already"
         elif missing or not all(answer.seat for answer in known.values()):
-            self.why = f"the group is made once all its members are there; missing: {numbers(missing)}"
+            self.why = f"the group is made once all its members are there; missing: {ids_text(missing)}"
         else:
             best = max(
                 ((answer.last_epoch, answer.log_end, -member) for member, answer in known.items()),
@@ -763,7 +709,7 @@ class Election:
         assert candidacy is not None
         if facts.now - self.since > SEALING_S:
             self.follow(
-                facts.now, f"too few sealed epoch {candidacy.epoch}: {numbers(self.seals)}; {self.why}"
+                facts.now, f"too few sealed epoch {candidacy.epoch}: {ids_text(self.seals)}; {self.why}"
             )
             return []
         if actions := self.look_at_seals(facts):
@@ -859,8 +805,3 @@ def group_of(voters: Voters) -> str:
     for member, seat in voters:
         mixed = (mixed * 1_000_003 + member * 0x9E3779B97F4A7C15 + int(seat, 16)) % (1 << 128)
     return f"{mixed:032x}"
-
-
-def numbers(members: Collection[int]) -> str:
-    """Return ids for people."""
-    return ", ".join(map(str, sorted(members))) or "none"

@@ -17,7 +17,7 @@ from whimbrel.broker.elections.actions import (
 )
 from whimbrel.errors import BadRequest, NotMaster, NotReady, StoreError, WhimbrelError
 from whimbrel.model.elections import FailoverPlan, MemberPosition, Suspicion
-from whimbrel.model.group_record import VOTERS_MAX
+from whimbrel.model.group_record import VOTERS_MAX, ids_text
 from whimbrel.rpc.api.election_calls import empty, suspect
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ class Operations:
         voters = set(dict(record.voters))
         holding = {other for other, end in page.member_acks() if end >= page.commit} | {elector.options.id}
         if member in voters and len(voters & holding - {member}) < record.acks:
-            who = ", ".join(map(str, sorted(voters & holding - {member})))
+            who = ids_text(voters & holding - {member})
             raise NotReady(
                 f"without member {member} only {who} hold all that is committed, and {record.acks} have to:"
                 " wait until another one is in step"
