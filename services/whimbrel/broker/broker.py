@@ -177,7 +177,7 @@ class Broker:
     async def drain(self) -> None:
         """Take no sends any more, and wait until those that wait are committed, for `DRAIN_S` at most.
 
-        Clients' calls are held from then on: the role ends next.
+        Clients' calls are held from then on: the role ends next, or has ended before the wait is over.
         """
         role, context = self.role, self.context
         if not isinstance(role, MasterRole) or context is None:
@@ -186,7 +186,7 @@ class Broker:
             context.leader_calls.suspend(HANDING_OVER)
         role.refuse_writes(HANDING_OVER)
         deadline = self.loop.time() + DRAIN_S
-        while role.appender.unfinished:
+        while self.role is role and role.appender.unfinished:
             if self.loop.time() > deadline:
                 return
             await asyncio.sleep(DRAIN_POLL_S)
@@ -297,9 +297,10 @@ class Broker:
         assert context is not None
         self.services = list(services)
         if self.elector is not None:
+            elector = self.elector
             self.services += [
-                election_service(options.name, self.elector, self.elector.operations),
-                election_admin_service(self.elector, self.elector.operations),
+                election_service(options.name, elector, elector.operations, elector.spawn),
+                election_admin_service(elector, elector.operations, elector.spawn),
             ]
         if context.server is not None:
             context.server.replace(self.services)

@@ -165,6 +165,8 @@ class Elector:
     def release(self) -> None:
         """Let go of the page; nobody looks at this member any more."""
         self.closed = True
+        for task in tuple(self.tasks):  # of operators who came after `stop`
+            task.cancel()
         if self.traces is not None:
             self.traces.close()
         self.page.close()
@@ -654,19 +656,24 @@ class Elector:
         """Resign in favour of a member, once it holds all of the log.
 
         Raises:
-            NotReady: it does not come to hold it, or the record changes all the time.
+            NotReady: it does not come to hold it, we lead no longer, or the record changes all the time.
             WhimbrelError: the coordinator does not answer.
         """
         machine, page = self.machine, self.page
         deadline = self.host.monotonic() + HAND_OVER_S
-        while dict(page.member_acks()).get(chosen, 0) < page.written:
+        while machine.state is State.LEADING and dict(page.member_acks()).get(chosen, 0) < page.written:
             if self.host.monotonic() > deadline:
                 raise NotReady(f"member {chosen} did not come to hold all of the log in {HAND_OVER_S:g} s")
             await asyncio.sleep(PROMISE_POLL_S)
         for _ in range(SWAPS_MAX):
             record = machine.record
             if machine.state is not State.LEADING or record is None:
-                return
+                if record is not None and chosen in (record.leader, record.prefer):
+                    return
+                raise NotReady(
+                    "this member has ceased to lead meanwhile: see `whimbrel replication status`, and ask the"
+                    " leader"
+                )
             done, found, revision = await self.coordinator.swap(record.resigned(chosen), machine.revision)
             self.feed(machine.swapped(done, found, revision, self.facts()))
             if done:

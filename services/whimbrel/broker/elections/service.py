@@ -4,12 +4,11 @@ whimbrel.replica.v1.ElectionService     suspicions, seals, and stores that are t
 whimbrel.admin.v1.ElectionAdminService  switchover, pause, voters, reinit, failover
 """
 
-import asyncio
-from collections.abc import Awaitable, Callable, Collection
-from typing import Protocol, TypeVar
+from collections.abc import Awaitable, Callable, Collection, Coroutine
+from typing import Any, Protocol, TypeVar
 
 from whimbrel.deferred import Deferred
-from whimbrel.errors import BadRequest, WhimbrelError
+from whimbrel.errors import BadRequest, NotReady, WhimbrelError
 from whimbrel.model.elections import (
     FailoverPlan,
     SealAnswer,
@@ -28,7 +27,7 @@ __all__ = ["Emptied", "Member", "Operated", "Repaired", "election_admin_service"
 T = TypeVar("T")
 R = TypeVar("R")
 
-tasks: set[asyncio.Future[None]] = set()  # the loop itself keeps none alive
+Spawn = Callable[[Coroutine[Any, Any, None]], object]  # runs a task until it ends, or the member stops
 
 
 class Member(Protocol):
@@ -48,7 +47,7 @@ class Emptied(Protocol):
         """Empty it, and follow anew."""
 
 
-def election_service(name: str, member: Member, store: Emptied) -> Service:
+def election_service(name: str, member: Member, store: Emptied, spawn: Spawn) -> Service:
     """Return the service of a broker of the group `name`."""
 
     def check(broker_name: str, group: str, epoch: int, other: int) -> None:
@@ -99,7 +98,7 @@ def election_service(name: str, member: Member, store: Emptied) -> Service:
     def empty(call: Call, request: elections.EmptyRequest) -> Deferred[elections.EmptyResponse]:
         check(request.broker_name, request.group, request.epoch, request.leader)
         work = store.empty(request.group, request.epoch, request.leader)
-        return later(work, lambda _: elections.EmptyResponse())
+        return later(spawn, work, lambda _: elections.EmptyResponse())
 
     return Service(
         ELECTION_SERVICE,
@@ -134,29 +133,33 @@ class Repaired(Protocol):
         """Lead without those that do not answer, or tell what that would come to."""
 
 
-def election_admin_service(member: Operated, group: Repaired) -> Service:
+def election_admin_service(member: Operated, group: Repaired, spawn: Spawn) -> Service:
     """Return the service for operators."""
 
     def switchover(
         call: Call, request: operating.SwitchoverRequest
     ) -> Deferred[operating.SwitchoverResponse]:
         check_member_id("member", request.member)
-        return later(member.switchover(request.member), lambda to: operating.SwitchoverResponse(member=to))
+        return later(
+            spawn, member.switchover(request.member), lambda to: operating.SwitchoverResponse(member=to)
+        )
 
     def pause(
         call: Call, request: operating.PauseElectionsRequest
     ) -> Deferred[operating.PauseElectionsResponse]:
-        return later(member.pause(paused=request.paused), lambda _: operating.PauseElectionsResponse())
+        return later(spawn, member.pause(paused=request.paused), lambda _: operating.PauseElectionsResponse())
 
     def set_voters(call: Call, request: operating.SetVotersRequest) -> Deferred[operating.SetVotersResponse]:
         for voter in request.members:
             check_member_id("members", voter)
         members = frozenset(request.members) - {0}
-        return later(member.set_voters(members), lambda epoch: operating.SetVotersResponse(epoch=epoch))
+        return later(
+            spawn, member.set_voters(members), lambda epoch: operating.SetVotersResponse(epoch=epoch)
+        )
 
     def reinit(call: Call, request: operating.ReinitRequest) -> Deferred[operating.ReinitResponse]:
         check_member_id("member", request.member)
-        return later(group.reinit(request.member), lambda _: operating.ReinitResponse())
+        return later(spawn, group.reinit(request.member), lambda _: operating.ReinitResponse())
 
     def failover(call: Call, request: operating.FailoverRequest) -> Deferred[operating.FailoverResponse]:
         for voter in request.voters:
@@ -164,7 +167,7 @@ def election_admin_service(member: Operated, group: Repaired) -> Service:
         work = group.failover(
             frozenset(request.voters) - {0}, accept=request.accept_loss, revision=request.revision
         )
-        return later(work, plan_message)
+        return later(spawn, work, plan_message)
 
     return Service(
         ELECTION_ADMIN_SERVICE,
@@ -195,7 +198,7 @@ def plan_message(plan: FailoverPlan) -> operating.FailoverResponse:
     return response
 
 
-def later(work: Awaitable[T], respond: Callable[[T], R]) -> Deferred[R]:
+def later(spawn: Spawn, work: Awaitable[T], respond: Callable[[T], R]) -> Deferred[R]:
     """Return a response that comes when some work is done, or its error; who leaves early stops nothing."""
     deferred: Deferred[R] = Deferred()
 
@@ -204,8 +207,8 @@ def later(work: Awaitable[T], respond: Callable[[T], R]) -> Deferred[R]:
             deferred.complete(respond(await work))
         except WhimbrelError as error:
             deferred.fail(error)
+        finally:  # it was cancelled, or has a fault, which is logged
+            deferred.fail(NotReady("this member stops, or can't do it: its log says more"))
 
-    task = asyncio.ensure_future(run())
-    tasks.add(task)
-    task.add_done_callback(tasks.discard)
+    spawn(run())
     return deferred

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -19,11 +20,12 @@ from whimbrel.broker.elections.elector import Elector
 from whimbrel.broker.elections.machine import (
     LEAST_SILENT_S,
 )
+from whimbrel.broker.elections.service import later
 from whimbrel.broker.options import BrokerOptions
 from whimbrel.errors import NotReady, RemoteProtocolError, Unavailable, WhimbrelError
 from whimbrel.ha.switching import BEAT_S
 from whimbrel.machine import MACHINE
-from whimbrel.model.group_record import GroupRecord
+from whimbrel.model.group_record import NOBODY, GroupRecord
 from whimbrel.model.registration import BrokerRole, Member
 from whimbrel.wakeup import Doorbell
 
@@ -218,4 +220,43 @@ async def test_a_replicator_that_hangs_is_known_before_its_followers_ask(
         assert elector.facts().seat == seat
     assert module.REPLICA_BEAT_S + BEAT_S <= LEAST_SILENT_S
     replicator.close()
+    elector.release()
+
+
+@pytest.mark.parametrize(("leader", "prefer"), [(3, NOBODY), (NOBODY, 3), (2, NOBODY), (NOBODY, NOBODY)])
+async def test_who_leads_no_longer_says_whether_it_has_handed_over(
+    tmp_path: Path, bell: Doorbell, leader: int, prefer: int
+) -> None:
+    elector = member(tmp_path, bell, FakeCoordinator((RECORD, 5)))
+    elector.machine.state = State.FOLLOWING  # while it drained
+    elector.machine.record = replace(RECORD, epoch=4, leader=leader, prefer=prefer)
+    if 3 in (leader, prefer):
+        await elector.hand_over(3)
+    else:
+        with pytest.raises(NotReady, match="this member has ceased to lead meanwhile"):
+            await elector.hand_over(3)
+    elector.release()
+
+
+async def test_what_operators_ask_ends_with_the_member(tmp_path: Path, bell: Doorbell) -> None:
+    elector = member(tmp_path, bell, FakeCoordinator((RECORD, 5)))
+    forever = asyncio.Event()
+    answer = later(elector.spawn, forever.wait(), lambda done: done)
+    await asyncio.sleep(0)
+    elector.release()
+    await eventually(lambda: answer.done and not elector.tasks)
+    assert isinstance(answer.error, NotReady)
+
+
+async def test_a_fault_in_what_operators_ask_is_logged_and_answered(
+    tmp_path: Path, bell: Doorbell, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def fail() -> None:
+        raise ValueError("a fault of ours")
+
+    elector = member(tmp_path, bell, FakeCoordinator((RECORD, 5)))
+    answer = later(elector.spawn, fail(), lambda done: done)
+    await eventually(lambda: answer.done and not elector.tasks)
+    assert isinstance(answer.error, NotReady)
+    assert "an election's task failed" in caplog.text
     elector.release()

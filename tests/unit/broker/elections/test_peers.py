@@ -56,7 +56,9 @@ def transport(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
 async def serving() -> AsyncIterator[tuple[Member, str, Peers]]:
     """Give a member, its address, and channels."""
     member, peers = Member(), Peers()
-    server = await serve([election_service("b", member, member)], host="127.0.0.1", port=0)
+    server = await serve(
+        [election_service("b", member, member, asyncio.create_task)], host="127.0.0.1", port=0
+    )
     try:
         async with asyncio.timeout(20):
             yield member, server.address, peers
