@@ -12,8 +12,9 @@ nameserver or at RocketMQ's proxy. A stage is one group with its clients, and it
     the end of the fault: started again, woken, mended
     in step; all clients send and receive
 
-Kills and hangs have a stage, partitions another one, whose members are behind forwarders. At the end of a
-stage all that was acknowledged is looked for in the queues. Each round is a row, a line of JSON (`--rows`);
+Each fault has a stage of its own: after a hang RocketMQ's group may not come into step again, which ends its
+stage. The members of partitions are behind forwarders. At the end of a stage all that was acknowledged is
+looked for in the queues. Each round is a row, a line of JSON (`--rows`);
 `beside_page.py` makes the page of them, also without measuring again (`--render`).
 """
 
@@ -49,7 +50,7 @@ APART_S = 0.0, 2.0  # from the steady clients to the fault
 LOOK_S = 0.1
 NEWCOMERS = "newcomers"
 BY_HAND = "\n## What SDKs do\n"  # from there on the page is written by hand
-STAGES = (("kill -9", "hang"), ("partition",))
+STAGES = (("kill -9",), ("hang",), ("partition",))
 
 
 class System(Protocol):

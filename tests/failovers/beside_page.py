@@ -30,7 +30,7 @@ ABOUT = (
     f"{AWAY_S:.0f} s at least, {BOUND_S:.0f} s at most.",
     "",
     f"All times are seconds, median / worst; producers pause for {PAUSE_MS / 1000:g} s after each send. The",
-    f"machine has {os.cpu_count()} cores, which others used as well: all times are upper bounds.",
+    f"machine has {os.cpu_count()} cores, for servers and clients together.",
 )
 FAULT_WORDS = {
     "kill -9": "the leader's processes: broker and replicator of ours, RocketMQ's broker",
