@@ -37,9 +37,7 @@ from sim.cluster import LOG_FILE, ROOT, Cluster, Member
 from sim.disk import Directory, File
 from sim.elected import Elections
 from sim.plan import QUIET_S
-from whimbrel.broker.elections.actions import (
-    State,
-)
+from whimbrel.broker.elections.actions import State
 from whimbrel.errors import WhimbrelError
 from whimbrel.ha.epochs import Epochs, common_epoch, consistent_point, decode_epochs
 from whimbrel.model.group_record import GroupRecord, majority

@@ -34,13 +34,9 @@ from unittest.mock import patch
 
 from sim.plan import QUIET_S, Fault
 from sim.process import running
-from whimbrel.broker.elections.actions import (
-    State,
-)
+from whimbrel.broker.elections.actions import State
 from whimbrel.broker.elections.elector import Elector
-from whimbrel.broker.elections.machine import (
-    Election,
-)
+from whimbrel.broker.elections.machine import Election
 from whimbrel.broker.produce.commit import MajorityCommit
 from whimbrel.broker.roles import master
 from whimbrel.model.group_record import GroupRecord, Voters, majority

@@ -17,15 +17,8 @@ from whimbrel.broker.cluster.leader_state import LeaderState, MemberStream
 from whimbrel.broker.cluster.state_quorum import StateQuorum
 from whimbrel.broker.consume.lease_store import LeaseStore
 from whimbrel.broker.elections import machine
-from whimbrel.broker.elections.actions import (
-    Action,
-    Facts,
-    Open,
-    State,
-)
-from whimbrel.broker.elections.machine import (
-    Election,
-)
+from whimbrel.broker.elections.actions import Action, Facts, Open, State
+from whimbrel.broker.elections.machine import Election
 from whimbrel.broker.produce.commit import MajorityCommit
 from whimbrel.broker.roles import master
 from whimbrel.broker.roles.epochs import begin_epoch

@@ -17,9 +17,7 @@ from typing import TYPE_CHECKING, Any
 from sim.cluster import GROUPS, TOPIC
 from sim.elected import Elections
 from sim.positions import LEDGER, role_of
-from whimbrel.broker.elections.actions import (
-    State,
-)
+from whimbrel.broker.elections.actions import State
 from whimbrel.broker.roles.master import MasterRole
 from whimbrel.model.group_record import GroupRecord
 

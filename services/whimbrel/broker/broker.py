@@ -299,8 +299,8 @@ class Broker:
         if self.elector is not None:
             elector = self.elector
             self.services += [
-                election_service(options.name, elector, elector.operations, elector.spawn),
-                election_admin_service(elector, elector.operations, elector.spawn),
+                election_service(options.name, elector, elector.operations, elector.operate),
+                election_admin_service(elector, elector.operations, elector.operate),
             ]
         if context.server is not None:
             context.server.replace(self.services)

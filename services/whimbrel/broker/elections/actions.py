@@ -24,7 +24,7 @@ __all__ = [
 
 
 class State(Enum):
-    """What a member is about; see the module's text."""
+    """What a member is about; `machine.py` draws how they follow."""
 
     GATHERING = "gathering"
     FOLLOWING = "following"

@@ -13,13 +13,8 @@ clock's, read when the elector looks at its machine, so they are as exact as tha
 
 import time
 
-from whimbrel.broker.elections.actions import (
-    STANDING,
-    State,
-)
-from whimbrel.broker.elections.machine import (
-    Election,
-)
+from whimbrel.broker.elections.actions import STANDING, State
+from whimbrel.broker.elections.machine import Election
 from whimbrel.broker.options import BrokerOptions
 from whimbrel.model.trace import TraceContext
 from whimbrel.telemetry import BROKER_SERVICE, ELECTION, Attribute

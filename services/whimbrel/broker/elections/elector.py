@@ -38,13 +38,11 @@ from whimbrel.broker.elections.actions import (
     Swap,
 )
 from whimbrel.broker.elections.coordinator import Coordinator, open_coordinator, trouble_of
-from whimbrel.broker.elections.machine import (
-    Election,
-)
+from whimbrel.broker.elections.machine import Election
 from whimbrel.broker.elections.operations import Operations
 from whimbrel.broker.elections.peers import CALL_S, Peers
 from whimbrel.broker.options import BrokerOptions
-from whimbrel.errors import BadRequest, ClientError, NotMaster, NotReady, PeerError, WhimbrelError
+from whimbrel.errors import BadRequest, ClientError, NotMaster, NotReady, PeerError, Throttled, WhimbrelError
 from whimbrel.machine import Machine
 from whimbrel.model.elections import SealAnswer, Suspicion
 from whimbrel.model.group_record import NOBODY, VOTERS_MAX, GroupRecord
@@ -69,6 +67,7 @@ PROMISE_POLL_S = 0.02  # what a lost ring costs while a promise is waited for
 HANDED_BYTES_MAX = 16 << 20  # a member that lacks more is not handed over to
 HAND_OVER_S = 2.0  # for it to come to hold the rest
 SEALS_MAX = 8  # that are being answered; a group has few candidates at a time
+OPERATIONS_MAX = 16  # commands that are under way; an operator gives one at a time
 SWAPS_MAX = 5  # of an operator's change, while others change the record
 REPLICA_ROLES: dict[BrokerRole, int] = {"master": 1, "slave": 2}
 
@@ -119,6 +118,7 @@ class Elector:
         self.sealings = 0  # seals that were asked for and not answered yet
         self.moved = asyncio.Event()  # the replicator has rung
         self.tasks: set[asyncio.Task[None]] = set()
+        self.operating: set[asyncio.Task[None]] = set()  # those of them that operators wait for
         self.ends: list[Callable[[], Awaitable[None]]] = []
         self.state_holders: Callable[[], frozenset[int]] = frozenset
         self.logged = ""
@@ -358,6 +358,19 @@ class Elector:
         task = asyncio.create_task(work)
         self.tasks.add(task)
         task.add_done_callback(self.over)
+        return task
+
+    def operate(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
+        """Run what operators or other members ask for; `stop` ends it.
+
+        Raises:
+            Throttled: `OPERATIONS_MAX` run already.
+        """
+        if len(self.operating) >= OPERATIONS_MAX:
+            raise Throttled(f"{OPERATIONS_MAX} commands for this member are under way: try again later")
+        task = self.spawn(work)
+        self.operating.add(task)
+        task.add_done_callback(self.operating.discard)
         return task
 
     def over(self, task: "asyncio.Task[None]") -> None:

@@ -12,9 +12,7 @@ import asyncio
 from collections.abc import Collection
 from typing import TYPE_CHECKING, Final
 
-from whimbrel.broker.elections.actions import (
-    State,
-)
+from whimbrel.broker.elections.actions import State
 from whimbrel.errors import BadRequest, NotMaster, NotReady, StoreError, WhimbrelError
 from whimbrel.model.elections import FailoverPlan, MemberPosition, Suspicion
 from whimbrel.model.group_record import VOTERS_MAX, ids_text

@@ -4,7 +4,8 @@ whimbrel.replica.v1.ElectionService     suspicions, seals, and stores that are t
 whimbrel.admin.v1.ElectionAdminService  switchover, pause, voters, reinit, failover
 """
 
-from collections.abc import Awaitable, Callable, Collection, Coroutine
+import asyncio
+from collections.abc import Callable, Collection, Coroutine
 from typing import Any, Protocol, TypeVar
 
 from whimbrel.deferred import Deferred
@@ -27,7 +28,8 @@ __all__ = ["Emptied", "Member", "Operated", "Repaired", "election_admin_service"
 T = TypeVar("T")
 R = TypeVar("R")
 
-Spawn = Callable[[Coroutine[Any, Any, None]], object]  # runs a task until it ends, or the member stops
+# Runs a task until it ends, or the member stops; raises Throttled where too many run.
+Operate = Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]
 
 
 class Member(Protocol):
@@ -47,7 +49,7 @@ class Emptied(Protocol):
         """Empty it, and follow anew."""
 
 
-def election_service(name: str, member: Member, store: Emptied, spawn: Spawn) -> Service:
+def election_service(name: str, member: Member, store: Emptied, operate: Operate) -> Service:
     """Return the service of a broker of the group `name`."""
 
     def check(broker_name: str, group: str, epoch: int, other: int) -> None:
@@ -98,7 +100,7 @@ def election_service(name: str, member: Member, store: Emptied, spawn: Spawn) ->
     def empty(call: Call, request: elections.EmptyRequest) -> Deferred[elections.EmptyResponse]:
         check(request.broker_name, request.group, request.epoch, request.leader)
         work = store.empty(request.group, request.epoch, request.leader)
-        return later(spawn, work, lambda _: elections.EmptyResponse())
+        return later(operate, work, lambda _: elections.EmptyResponse())
 
     return Service(
         ELECTION_SERVICE,
@@ -133,7 +135,7 @@ class Repaired(Protocol):
         """Lead without those that do not answer, or tell what that would come to."""
 
 
-def election_admin_service(member: Operated, group: Repaired, spawn: Spawn) -> Service:
+def election_admin_service(member: Operated, group: Repaired, operate: Operate) -> Service:
     """Return the service for operators."""
 
     def switchover(
@@ -141,25 +143,27 @@ def election_admin_service(member: Operated, group: Repaired, spawn: Spawn) -> S
     ) -> Deferred[operating.SwitchoverResponse]:
         check_member_id("member", request.member)
         return later(
-            spawn, member.switchover(request.member), lambda to: operating.SwitchoverResponse(member=to)
+            operate, member.switchover(request.member), lambda to: operating.SwitchoverResponse(member=to)
         )
 
     def pause(
         call: Call, request: operating.PauseElectionsRequest
     ) -> Deferred[operating.PauseElectionsResponse]:
-        return later(spawn, member.pause(paused=request.paused), lambda _: operating.PauseElectionsResponse())
+        return later(
+            operate, member.pause(paused=request.paused), lambda _: operating.PauseElectionsResponse()
+        )
 
     def set_voters(call: Call, request: operating.SetVotersRequest) -> Deferred[operating.SetVotersResponse]:
         for voter in request.members:
             check_member_id("members", voter)
         members = frozenset(request.members) - {0}
         return later(
-            spawn, member.set_voters(members), lambda epoch: operating.SetVotersResponse(epoch=epoch)
+            operate, member.set_voters(members), lambda epoch: operating.SetVotersResponse(epoch=epoch)
         )
 
     def reinit(call: Call, request: operating.ReinitRequest) -> Deferred[operating.ReinitResponse]:
         check_member_id("member", request.member)
-        return later(spawn, group.reinit(request.member), lambda _: operating.ReinitResponse())
+        return later(operate, group.reinit(request.member), lambda _: operating.ReinitResponse())
 
     def failover(call: Call, request: operating.FailoverRequest) -> Deferred[operating.FailoverResponse]:
         for voter in request.voters:
@@ -167,7 +171,7 @@ def election_admin_service(member: Operated, group: Repaired, spawn: Spawn) -> S
         work = group.failover(
             frozenset(request.voters) - {0}, accept=request.accept_loss, revision=request.revision
         )
-        return later(spawn, work, plan_message)
+        return later(operate, work, plan_message)
 
     return Service(
         ELECTION_ADMIN_SERVICE,
@@ -198,8 +202,12 @@ def plan_message(plan: FailoverPlan) -> operating.FailoverResponse:
     return response
 
 
-def later(spawn: Spawn, work: Awaitable[T], respond: Callable[[T], R]) -> Deferred[R]:
-    """Return a response that comes when some work is done, or its error; who leaves early stops nothing."""
+def later(operate: Operate, work: Coroutine[Any, Any, T], respond: Callable[[T], R]) -> Deferred[R]:
+    """Return a response that comes when some work is done, or its error; who leaves early stops nothing.
+
+    Raises:
+        Throttled: too much is under way.
+    """
     deferred: Deferred[R] = Deferred()
 
     async def run() -> None:
@@ -207,8 +215,18 @@ def later(spawn: Spawn, work: Awaitable[T], respond: Callable[[T], R]) -> Deferr
             deferred.complete(respond(await work))
         except WhimbrelError as error:
             deferred.fail(error)
-        finally:  # it was cancelled, or has a fault, which is logged
-            deferred.fail(NotReady("this member stops, or can't do it: its log says more"))
 
-    spawn(run())
+    running = run()
+    try:
+        task = operate(running)
+    except WhimbrelError:
+        running.close()
+        work.close()
+        raise
+
+    def over(_: asyncio.Task[None]) -> None:
+        work.close()  # it may not have begun
+        deferred.fail(NotReady("this member stops, or can't do it: its log says more"))
+
+    task.add_done_callback(over)
     return deferred

@@ -1,13 +1,9 @@
 """What a member traces of its candidacies."""
 
 from spanrig import memory_tracer
-from whimbrel.broker.elections.actions import (
-    State,
-)
+from whimbrel.broker.elections.actions import State
 from whimbrel.broker.elections.election_traces import ElectionTraces
-from whimbrel.broker.elections.machine import (
-    Election,
-)
+from whimbrel.broker.elections.machine import Election
 from whimbrel.telemetry import ELECTION, Attribute
 
 OWN: dict[str, str | int] = {Attribute.BROKER: "broker-a", Attribute.BROKER_ID: 1}

@@ -10,19 +10,12 @@ import pytest
 
 from waiting import eventually
 from whimbrel.broker.elections import elector as module
-from whimbrel.broker.elections.actions import (
-    ReadRecord,
-    StartStream,
-    State,
-    StopStream,
-)
+from whimbrel.broker.elections.actions import ReadRecord, StartStream, State, StopStream
 from whimbrel.broker.elections.elector import Elector
-from whimbrel.broker.elections.machine import (
-    LEAST_SILENT_S,
-)
+from whimbrel.broker.elections.machine import LEAST_SILENT_S
 from whimbrel.broker.elections.service import later
 from whimbrel.broker.options import BrokerOptions
-from whimbrel.errors import NotReady, RemoteProtocolError, Unavailable, WhimbrelError
+from whimbrel.errors import NotReady, RemoteProtocolError, Throttled, Unavailable, WhimbrelError
 from whimbrel.ha.switching import BEAT_S
 from whimbrel.machine import MACHINE
 from whimbrel.model.group_record import NOBODY, GroupRecord
@@ -241,11 +234,24 @@ async def test_who_leads_no_longer_says_whether_it_has_handed_over(
 async def test_what_operators_ask_ends_with_the_member(tmp_path: Path, bell: Doorbell) -> None:
     elector = member(tmp_path, bell, FakeCoordinator((RECORD, 5)))
     forever = asyncio.Event()
-    answer = later(elector.spawn, forever.wait(), lambda done: done)
+    answers = [later(elector.operate, forever.wait(), lambda done: done)]
     await asyncio.sleep(0)
+    answers.append(later(elector.operate, forever.wait(), lambda done: done))  # it does not come to begin
     elector.release()
-    await eventually(lambda: answer.done and not elector.tasks)
-    assert isinstance(answer.error, NotReady)
+    await eventually(lambda: all(each.done for each in answers) and not elector.tasks)
+    assert all(isinstance(each.error, NotReady) for each in answers)
+
+
+async def test_so_many_commands_are_under_way_at_most(tmp_path: Path, bell: Doorbell) -> None:
+    elector = member(tmp_path, bell, FakeCoordinator((RECORD, 5)))
+    done = asyncio.Event()
+    answers = [later(elector.operate, done.wait(), lambda done: done) for _ in range(module.OPERATIONS_MAX)]
+    with pytest.raises(Throttled, match="16 commands for this member are under way"):
+        later(elector.operate, done.wait(), lambda done: done)
+    done.set()
+    await eventually(lambda: all(each.result for each in answers) and not elector.operating)
+    later(elector.operate, done.wait(), lambda done: done)
+    elector.release()
 
 
 async def test_a_fault_in_what_operators_ask_is_logged_and_answered(
@@ -255,7 +261,7 @@ async def test_a_fault_in_what_operators_ask_is_logged_and_answered(
         raise ValueError("a fault of ours")
 
     elector = member(tmp_path, bell, FakeCoordinator((RECORD, 5)))
-    answer = later(elector.spawn, fail(), lambda done: done)
+    answer = later(elector.operate, fail(), lambda done: done)
     await eventually(lambda: answer.done and not elector.tasks)
     assert isinstance(answer.error, NotReady)
     assert "an election's task failed" in caplog.text
