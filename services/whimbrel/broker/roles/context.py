@@ -28,6 +28,7 @@ from whimbrel.broker.tables.topics import TopicTable
 from whimbrel.machine import Machine
 from whimbrel.probes import Probes
 from whimbrel.rpc.api.calls import Metadata, Outbound
+from whimbrel.rpc.remoting.handlers import RemotingService
 from whimbrel.rpc.server.handlers import Service
 from whimbrel.rpc.server.limits import RunningServer
 from whimbrel.rpc.server.read_end import ReadEnd
@@ -66,7 +67,7 @@ class BrokerContext:
         *,
         bell: Doorbell,
         machine: Machine,
-        serve: Callable[[Sequence[Service]], Awaitable[None]],
+        serve: Callable[[Sequence[Service], RemotingService], Awaitable[None]],
         release_client: Callable[[str, str | None], None],
     ) -> None:
         """Take the settings.

@@ -39,6 +39,7 @@ from whimbrel.broker.options import BrokerOptions
 from whimbrel.broker.produce.admission import Admission
 from whimbrel.broker.produce.appender import Appender, ReadOnlyAppender
 from whimbrel.broker.produce.confirmed_offset import ConfirmedFile, MasterConfirmed, SlaveConfirmed
+from whimbrel.broker.remoting.service import remoting_service
 from whimbrel.broker.roles.context import BrokerContext
 from whimbrel.broker.roles.epochs import choose_dialect
 from whimbrel.broker.roles.facts import facts_of
@@ -49,6 +50,7 @@ from whimbrel.errors import FlushTimeout, NotMaster, ReplicaTimeout
 from whimbrel.metrics import Family
 from whimbrel.model.registration import BrokerFacts, BrokerRole, Member, SharedTopics
 from whimbrel.probes import Condition
+from whimbrel.rpc.remoting.handlers import RemotingService
 from whimbrel.rpc.server.handlers import Call, Service
 from whimbrel.rpc.server.lane_calls import CallLane
 from whimbrel.store.shared_page import SharedPage
@@ -119,7 +121,8 @@ class Role(ABC):
             services = self.make_services()
             self.serving = True
             calls = self.context.leader_calls
-            await self.context.serve(services if calls is None else calls.wrap(services))
+            remoting = self.make_remoting()
+            await self.context.serve(services if calls is None else calls.wrap(services), remoting)
             self.admission.store_host = self.context.store_host  # the port is known now
             self.begin()
             if calls is not None:
@@ -409,6 +412,10 @@ class Role(ABC):
             self.replica_service(),
             self.bulk.service(),
         ]
+
+    def make_remoting(self) -> RemotingService:
+        """Make what is served by the remoting protocol, over the same parts."""
+        return remoting_service([], lambda peer: None)
 
     def messaging(self, *, master: bool) -> Service:
         """Return the service for clients."""

@@ -32,10 +32,12 @@ All objects of a call go with their last reference, so Python's cycle collector 
 
 import asyncio
 from collections.abc import Iterable, Sequence
+from typing import TypeAlias
 
 from whimbrel.errors import Refused
 from whimbrel.machine import open_files_limit
 from whimbrel.rpc.http2.stream import Limits
+from whimbrel.rpc.remoting.handlers import RemotingService
 from whimbrel.rpc.server.admission import Admission, Place, connections_max
 from whimbrel.rpc.server.budget import ProcessBudget
 from whimbrel.rpc.server.calls import NativeOutbox
@@ -54,11 +56,14 @@ from whimbrel.rpc.server.protocol_detection import (
 )
 from whimbrel.rpc.server.read_end import ReadEnd
 from whimbrel.rpc.server.reflection import with_standard_services
+from whimbrel.rpc.server.remoting import OnRequestEnd, RemotingConnection
 
 __all__ = ["NativeServer", "serve_native"]
 
 SWEEP_S = 5.0
 BACKLOG = 1024  # connections that wait to be accepted; one that finds no place tries again after a second
+
+AnyConnection: TypeAlias = NativeConnection | RemotingConnection
 
 
 class NativeStreams:
@@ -86,8 +91,10 @@ class NativeServer:
     Attributes:
         methods: by path.
         call_lane: the compiled lane's, where it takes plain calls of some methods; None without one.
+        remoting: what is served by the remoting protocol; None where that is not spoken.
+        on_request_end: called at the end of each of its requests.
         handshaking: connections before protocol detection or TLS are done.
-        connections: that speak HTTP/2.
+        connections: that speak HTTP/2, or the remoting protocol.
         admission: which connections are let in.
         budget: what all of them hold in memory.
         read_end: is told of each read.
@@ -105,8 +112,11 @@ class NativeServer:
         limits: Limits | None = None,
         admission: Admission | None = None,
         read_end: ReadEnd | None = None,
+        remoting: RemotingService | None = None,
+        on_request_end: OnRequestEnd | None = None,
     ) -> None:
         services = list(services)
+        self.remoting, self.on_request_end = remoting, on_request_end
         self.loop = asyncio.get_running_loop()
         self.health = Health(service.name for service in services)
         self.serve_methods(services)
@@ -117,11 +127,11 @@ class NativeServer:
         self.handshaking: set[ProtocolDetector | TlsProtocol] = set()
         self.rejections, self.refusals = RejectionLog(), RejectionLog()
         self.admission = admission or Admission(connections_max(open_files_limit()))
-        self.budget: ProcessBudget[NativeConnection] = ProcessBudget()
+        self.budget: ProcessBudget[AnyConnection] = ProcessBudget()
         self.context_provider: ContextProvider = None  # type: ignore[assignment]  # set by `start`
-        self.connections: dict[NativeConnection, None] = {}  # in the order of their begin
+        self.connections: dict[AnyConnection, None] = {}  # in the order of their begin
         self.tasks: set[asyncio.Task[None]] = set()
-        self.unflushed: list[NativeConnection] = []
+        self.unflushed: list[AnyConnection] = []
         self.host, self.port = "", 0
         self.listener: asyncio.Server | None = None
         self.idle: asyncio.Future[None] | None = None
@@ -137,8 +147,9 @@ class NativeServer:
         """Return `host:port` as it was bound."""
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
-    def replace(self, services: Sequence[Service]) -> None:
+    def replace(self, services: Sequence[Service], remoting: RemotingService | None = None) -> None:
         """Serve these services of the same names from the next call on; calls that have begun go on."""
+        self.remoting = remoting
         if self.gathered is not None:
             self.gathered.run()
         self.serve_methods(services)
@@ -156,6 +167,10 @@ class NativeServer:
     def new_connection(self, connected_at: float, place: Place) -> NativeConnection:
         """Return an HTTP/2 connection for a peer that was accepted at that moment."""
         return NativeConnection(self, connected_at, place)
+
+    def new_remoting_connection(self, connected_at: float, place: Place) -> RemotingConnection:
+        """Return a connection for a peer that speaks the remoting protocol."""
+        return RemotingConnection(self, connected_at, place)
 
     async def start(self, host: str, port: int, tls: TlsSettings) -> None:
         """Listen.
@@ -184,7 +199,7 @@ class NativeServer:
             each.check_timeouts(now)
         self.sweeper = self.loop.call_later(SWEEP_S, self.sweep)
 
-    def schedule_flush(self, connection: NativeConnection) -> None:
+    def schedule_flush(self, connection: AnyConnection) -> None:
         """Flush a connection on the loop's next iteration, together with others."""
         if not self.unflushed:
             self.loop.call_soon(self.flush)
@@ -216,8 +231,7 @@ class NativeServer:
         for waiting in tuple(self.handshaking):
             waiting.transport.abort()
         for connection in tuple(self.connections):
-            connection.conn.drain()
-            connection.flush()
+            connection.drain()
         self.idle = self.loop.create_future()
         self.notify_if_idle()
         await asyncio.wait({self.idle}, timeout=grace)
@@ -240,6 +254,8 @@ async def serve_native(
     limits: Limits | None = None,
     admission: Admission | None = None,
     read_end: ReadEnd | None = None,
+    remoting: RemotingService | None = None,
+    on_request_end: OnRequestEnd | None = None,
 ) -> NativeServer:
     """Start to serve on `host` and `port`, as `serving.serve` does.
 
@@ -254,6 +270,8 @@ async def serve_native(
         limits=limits,
         admission=admission,
         read_end=read_end,
+        remoting=remoting,
+        on_request_end=on_request_end,
     )
     await server.start(host, port, tls or TlsSettings())
     return server
