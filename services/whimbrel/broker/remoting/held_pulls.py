@@ -6,8 +6,9 @@
        '----its connection ends--> gone
 
 Several pulls of one queue may wait, of one group as well (broadcast, or two owners during a rebalance): each
-is answered. A pull is read again once for all messages of its queue that an iteration of the loop has brought;
-of one that wants none of them only entries of the queue are read. Its deadline has the grain of `GRAIN_MS`, as RocketMQ's has: a 15 s poll is answered after 15 to 20 s there, and after 15 to 16 s here.
+is answered. A pull is read again once for all messages of its queue that an iteration of the loop has
+brought; of one that wants none of them only entries of the queue are read. Its deadline has the grain of
+`GRAIN_MS`, as RocketMQ's has: a 15 s poll is answered after 15 to 20 s there, and after 15 to 16 s here.
 
 **Bounds**: `HELD_MAX` in all, `PEER_HELD_MAX` of a connection. One that finds no room is answered with
 SYSTEM_BUSY, and its client comes back after some seconds.

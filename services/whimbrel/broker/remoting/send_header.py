@@ -77,9 +77,9 @@ def read_header(request: Command) -> SendHeader:
     names = LONG_NAMES if request.code in V1_CODES else SHORT_NAMES
     get = fields.get
     queue, system, born, flag = get(names["e"]), get(names["f"]), get(names["g"]), get(names["h"])
-    queues = get(names["d"])
+    group, default, queues = get(names["a"]), get(names["c"]), get(names["d"])
     times, most = get(names["j"]) or "0", get(names["l"]) or ""
-    if queue and system and born and flag and queues:
+    if queue and system and born and flag and queues and group is not None and default is not None:
         digits = queue + system + born + flag + queues + times + most
         if digits.isdigit() and digits.isascii() and len(digits) < 64:
             header = SendHeader(
@@ -91,7 +91,7 @@ def read_header(request: Command) -> SendHeader:
                 int(times),
                 int(most) if most else -1,
                 get(names["m"], "") == "true",
-                get(names["c"], ""),
+                default,
                 int(queues),
                 properties_of(get(names["i"], "")),
             )
