@@ -53,6 +53,7 @@ from whimbrel.model.group_record import GroupRecord
 from whimbrel.model.registration import BrokerRole, Member, SharedTopics
 from whimbrel.model.topic import MessageType
 from whimbrel.probes import Condition
+from whimbrel.rpc.remoting.handlers import RemotingService
 from whimbrel.rpc.server.forwarder import Forwarder
 from whimbrel.rpc.server.handlers import Service
 from whimbrel.rpc.server.lane_calls import CallLane
@@ -226,10 +227,20 @@ class MasterRole(Role):
         self.open_transactions(internal)
         self.share_topics()
         self.receives.hold()
+        held = self.held_answers()
+        return services if held is None else held.wrap(services)
+
+    def make_remoting(self) -> RemotingService:
+        """Make what is served by the remoting protocol, over the same parts."""
+        service = super().make_remoting()
+        held = self.held_answers()
+        return service if held is None else held.wrap_remoting(service)
+
+    def held_answers(self) -> HeldAnswers | None:
+        """Return what has answers wait for a majority; None where roles are configured."""
         if self.state is None:
-            return services
-        held = HeldAnswers(self.state, why_not=self.not_serving, ordered=self.consumes_in_order)
-        return held.wrap(services)
+            return None
+        return HeldAnswers(self.state, why_not=self.not_serving, ordered=self.consumes_in_order)
 
     def open_state(self) -> LeaderState | None:
         """Return what keeps leases and metadata by a majority; None where roles are configured."""

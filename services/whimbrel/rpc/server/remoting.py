@@ -175,12 +175,12 @@ class RemotingConnection(asyncio.Protocol):
                 )
             else:
                 outcome = handle(self, command)
-                if type(outcome) is Deferred:
+                if isinstance(outcome, Deferred):
                     self.wait(command, outcome, began)
                     return
                 if outcome is None:
                     return
-                reply = cast(Reply, outcome)
+                reply = outcome
         except Exception as error:  # noqa: BLE001 - every error becomes a response
             reply = self.failed(code, error)
         self.reply(command.opaque, command.flag, reply)

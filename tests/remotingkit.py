@@ -1,0 +1,218 @@
+"""What tests of the remoting protocol share: a peer, requests, and handlers over a real store in memory."""
+
+import json
+import struct
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from storekit import OPTIONS, open_master
+from whimbrel.broker.api.receive import ReadSplitting
+from whimbrel.broker.consume.filters import compile_filter
+from whimbrel.broker.produce.admission import Admission
+from whimbrel.broker.remoting.pulls import Pulls
+from whimbrel.broker.remoting.sends import Sends
+from whimbrel.broker.tables.groups import GroupTable
+from whimbrel.broker.tables.remoting_clients import RemotingClients
+from whimbrel.broker.tables.topics import TopicTable
+from whimbrel.deferred import Deferred
+from whimbrel.errors import NotWritable, Throttled, WhimbrelError
+from whimbrel.model.topic import TopicConfig
+from whimbrel.rpc.remoting.command import Command
+from whimbrel.rpc.remoting.handlers import Outcome, Reply, reply_to_error
+from whimbrel.store.bulk_source import BulkSource
+from whimbrel.store.codec import StoredMessage, decode_record, pack_host
+
+__all__ = ["FakePeer", "Handlers", "StoreAppender", "batch_body", "frame", "messages_in", "send_fields"]
+
+NOW = 1_800_000_000_000
+
+
+class FakePeer:
+    """A connection that keeps what is sent to it."""
+
+    def __init__(self, peer: str = "10.0.0.9:5000") -> None:
+        self.peer = peer
+        self.overloaded = self.closed = False
+        self.pushed: list[tuple[int, dict[str, str], bytes]] = []
+        self.asked: list[tuple[int, dict[str, str], bytes, Deferred[Command]]] = []
+
+    def push(self, code: int, fields: Mapping[str, str], body: bytes = b"") -> bool:
+        self.pushed.append((code, dict(fields), body))
+        return not self.closed
+
+    def ask(self, code: int, fields: Mapping[str, str], body: bytes, seconds: float) -> Deferred[Command]:
+        if self.closed:
+            raise Throttled("closed")
+        deferred: Deferred[Command] = Deferred()
+        self.asked.append((code, dict(fields), body, deferred))
+        return deferred
+
+    def close(self) -> None:
+        self.closed = True
+
+
+class StoreAppender:
+    """Appends to a store; what waits for durability is answered when a test says so."""
+
+    def __init__(self, store: Any) -> None:
+        self.store, self.waits, self.refusal = store, False, ""
+        self.waiting: list[Any] = []
+
+    def check_writable(self) -> None:
+        if self.refusal:
+            raise NotWritable(self.refusal)
+
+    def append(self, drafts: Any) -> Any:
+        self.check_writable()
+        found = self.store.append(drafts)
+        self.store.end_tick()
+        return found
+
+    def when_durable(self, end: int, answer: Any) -> None:
+        self.waiting.append(answer)
+
+
+class Handlers:
+    """Sends and pulls over a store.
+
+    Attributes:
+        soon: what was put off to the loop's next iteration.
+        now_ms: of the clock that held pulls go by.
+    """
+
+    def __init__(self, root: Path, *, auto_create: bool = True, master: bool = True) -> None:
+        self.store = open_master(root / "store", OPTIONS, now=NOW)
+        self.topics = TopicTable(
+            root, cluster="Cluster", broker_name="broker-a", auto_create=auto_create, clock=lambda: NOW
+        )
+        self.groups = GroupTable(root, auto_create=auto_create, clock=lambda: NOW)
+        self.clients = RemotingClients(compile_filter)
+        self.appender = StoreAppender(self.store)
+        admission = Admission(
+            self.topics,
+            self.appender,  # type: ignore[arg-type]
+            cluster="Cluster",
+            store_host=pack_host("127.0.0.1", 10911),
+            clock=lambda: NOW,
+        )
+        self.peer = FakePeer()
+        self.sends = Sends(
+            admission,
+            self.topics,
+            self.groups,
+            cluster="Cluster",
+            detours={},
+            levels=18,
+            delay_max_ms=24 * 3_600_000,
+        )
+        self.now_ms = 0
+        self.soon: list[Any] = []
+        self.commits: list[tuple[str, str, int, int]] = []
+        self.pulls = Pulls(
+            self.topics,
+            self.groups,
+            self.clients,
+            BulkSource(self.store),
+            ReadSplitting(enabled=False, written=lambda: 0),
+            master=master,
+            clock=lambda: self.now_ms,
+            soon=self.soon.append,
+            commit=lambda *commit: self.commits.append(commit),
+        )
+        held = self.pulls.held
+        self.store.on_arrival = lambda topic, queue_id, offset, code: held.on_arrival(topic, queue_id)
+        self.handles = {**self.sends.handles(), **self.pulls.handles()}
+
+    def close(self) -> None:
+        self.store.close()
+
+    def topic(self, name: str, queues: int = 4, permission: int = 6) -> None:
+        """Make a topic."""
+        self.topics.put(
+            TopicConfig(name=name, read_queues=queues, write_queues=queues, permission=permission)
+        )
+
+    def outcome(
+        self, code: int, fields: Mapping[str, Any], body: bytes = b"", *, version: int = 399, peer: Any = None
+    ) -> Outcome:
+        """Handle a request as a connection does."""
+        texts = {name: str(value) for name, value in fields.items()}
+        try:
+            return self.handles[code](peer or self.peer, Command(code, 7, texts, body, version=version))
+        except WhimbrelError as error:
+            return reply_to_error(error)
+
+    def call(self, code: int, fields: Mapping[str, Any], body: bytes = b"", **options: Any) -> Reply:
+        """Handle a request that is answered at once."""
+        found = self.outcome(code, fields, body, **options)
+        assert isinstance(found, Reply)
+        return found
+
+    def send(self, topic: str = "T", body: bytes = b"hello", **fields: Any) -> Reply:
+        """Send a message by V2."""
+        return self.call(310, send_fields(topic, **fields), body)
+
+    def pull(self, offset: int = 0, **fields: Any) -> Outcome:
+        """Pull from a queue, with a subscription of the request's own."""
+        peer = fields.pop("peer", None)
+        return self.outcome(
+            11,
+            {
+                "consumerGroup": "g", "topic": "T", "queueId": 0, "queueOffset": offset, "maxMsgNums": 32,
+                "sysFlag": 4, "commitOffset": 0, "suspendTimeoutMillis": 15_000, "subscription": "*",
+                "subVersion": 0, "expressionType": "TAG",
+            } | fields,
+            peer=peer,
+        )  # fmt: skip
+
+    def run_soon(self) -> None:
+        """Run the loop's next iteration."""
+        soon, self.soon[:] = list(self.soon), []
+        for callback in soon:
+            callback()
+
+    def stored(self, topic: str, queue_id: int = 0) -> list[StoredMessage]:
+        """Return the messages of a queue."""
+        low, high = self.store.queue_range(topic, queue_id)
+        return [
+            decode_record(self.store.read(place, size))
+            for place, size, _ in self.store.queue_units(topic, queue_id, low, high - low)
+        ]
+
+
+def send_fields(topic: str, **changes: Any) -> dict[str, Any]:
+    """Return the fields of a send by V2."""
+    fields = {
+        "a": "pg", "b": topic, "c": "TBW102", "d": 4, "e": 0, "f": 0, "g": NOW, "h": 0,
+        "i": "TAGS\x01A\x02UNIQ_KEY\x01ID1\x02WAIT\x01true", "j": 0, "k": "false", "m": "false",
+    }  # fmt: skip
+    return fields | changes
+
+
+def batch_body(*messages: tuple[bytes, str]) -> bytes:
+    """Return the body of a batch: bodies and property texts."""
+    found = b""
+    for body, text in messages:
+        properties = text.encode()
+        rest = struct.pack(">iiii", 0, 0, 0, len(body)) + body + struct.pack(">h", len(properties))
+        found += struct.pack(">i", 4 + len(rest) + len(properties)) + rest + properties
+    return found
+
+
+def messages_in(body: Any) -> list[StoredMessage]:
+    """Return the records of a pull's body."""
+    data, at, found = b"".join(body), 0, []
+    while at < len(data):
+        found.append(decode_record(data, at))
+        at += found[-1].size
+    return found
+
+
+def frame(code: int, opaque: int, fields: Mapping[str, Any], body: bytes = b"", flag: int = 0) -> bytes:
+    """Return a request as Java writes it."""
+    texts = {name: str(value) for name, value in fields.items()}
+    header = json.dumps(
+        {"code": code, "extFields": texts, "flag": flag, "language": "JAVA", "opaque": opaque, "version": 399}
+    ).encode()
+    return struct.pack(">II", 4 + len(header) + len(body), len(header)) + header + body
