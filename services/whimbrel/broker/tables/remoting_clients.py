@@ -3,13 +3,13 @@
     heartbeat (34) ──► registered ──unregister (35), or the end of its connection──► gone
                             '────silent for SILENT_S: its connection is to be closed──► gone
 
-Members are told apart by their connection, as in RocketMQ: a client that connects anew stands here twice until
-its old connection has ended, and `client_ids` names it once.
+Members are told apart by their connection, as in RocketMQ: a client that connects anew stands here twice
+until its old connection has ended, and `client_ids` names it once.
 
-**The subscription of a group** to a topic is, of those that the newest heartbeats of its members name, the one
-with the greatest version, whoever sent it; versions are times (Java: milliseconds, Go: nanoseconds). So two
-members with different expressions or versions both pull, filtered by the newer expression, until the one
-with the newer has gone. A topic is subscribed for as long as one member names it. In RocketMQ a heartbeat
+**The subscription of a group** to a topic is, of those that the newest heartbeats of its members name, the
+one with the greatest version, whoever sent it; versions are times (Java: milliseconds, Go: nanoseconds). So
+two members with different expressions or versions both pull, filtered by the newer expression, until the
+one with the newer has gone. A topic is subscribed for as long as one member names it. In RocketMQ a heartbeat
 removes topics that only others name, so members that differ take each other's away, and their pulls fail in
 turn; and the expression of a member that has gone stays. Either is an accident of its table, not a promise.
 
@@ -20,7 +20,7 @@ Pure: times are seconds of the monotonic clock, and arguments. All that stranger
 subscriptions of all members together, and the length of their names and expressions.
 """
 
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
@@ -115,7 +115,7 @@ class Member:
         topics: of a consumer, what its newest heartbeat names.
     """
 
-    peer: Hashable
+    peer: object
     identity: Identity
     last_seen: float
     topics: Mapping[str, Subscription] = field(default_factory=dict)
@@ -151,10 +151,10 @@ class ConsumerGroup:
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.members: dict[Hashable, Member] = {}
+        self.members: dict[object, Member] = {}
         self.model, self.kind, self.begin = "CLUSTERING", "CONSUME_PASSIVELY", "CONSUME_FROM_LAST_OFFSET"
         self.subscriptions: dict[str, Subscription] = {}
-        self.naming: dict[str, dict[Hashable, Subscription]] = {}
+        self.naming: dict[str, dict[object, Subscription]] = {}
         self.ids_text: bytes | None = None
 
     @property
@@ -171,9 +171,9 @@ class ConsumerGroup:
         return sorted({member.identity.client_id for member in self.members.values()})
 
     def name_topics(
-        self, peer: Hashable, before: Mapping[str, Subscription], topics: Mapping[str, Subscription]
+        self, peer: object, before: Mapping[str, Subscription], topics: Mapping[str, Subscription]
     ) -> bool:
-        """Take what a member names now instead of before; return whether the group has a topic more or less."""
+        """Take what a member names now instead of before; return whether a topic came or went."""
         changed = False
         for topic in before:
             if topic not in topics:
@@ -189,7 +189,7 @@ class ConsumerGroup:
             changed |= known is None
         return changed
 
-    def drop_topic(self, peer: Hashable, topic: str) -> bool:
+    def drop_topic(self, peer: object, topic: str) -> bool:
         """Take note that a member names a topic no longer; return whether no other one does."""
         naming = self.naming[topic]
         gone = naming.pop(peer)
@@ -201,7 +201,7 @@ class ConsumerGroup:
         return False
 
 
-def newest(naming: Mapping[Hashable, Subscription]) -> Subscription:
+def newest(naming: Mapping[object, Subscription]) -> Subscription:
     return max(naming.values(), key=lambda one: one.version)
 
 
@@ -212,9 +212,9 @@ class RemotingClients:
         """Begin without members; `compile` reads filter expressions (`filters.compile_filter`)."""
         self.compile = compile
         self.groups: dict[str, ConsumerGroup] = {}
-        self.producers: dict[str, dict[Hashable, Member]] = {}
-        self.joined: dict[Hashable, dict[tuple[str, str], Member]] = {}  # by connection, ("consumer", group)
-        self.clients: dict[str, dict[Hashable, None]] = {}  # connections by client id, the newest last
+        self.producers: dict[str, dict[object, Member]] = {}
+        self.joined: dict[object, dict[tuple[str, str], Member]] = {}  # by connection, ("consumer", group)
+        self.clients: dict[str, dict[object, None]] = {}  # connections by client id, the newest last
         self.count = self.subscribed = self.chars = 0
 
     def __len__(self) -> int:
@@ -231,11 +231,11 @@ class RemotingClients:
         """Return the members of a producer group, those that joined last at the end."""
         return list(self.producers.get(group, {}).values())
 
-    def connections_of(self, client_id: str) -> list[Hashable]:
+    def connections_of(self, client_id: str) -> list[object]:
         """Return the connections of a client, the newest first."""
         return list(reversed(self.clients.get(client_id, {})))
 
-    def knows(self, peer: Hashable) -> bool:
+    def knows(self, peer: object) -> bool:
         """Tell whether a connection is a member of any group."""
         return peer in self.joined
 
@@ -250,7 +250,7 @@ class RemotingClients:
         """Make one of a heartbeat's subscriptions."""
         return Subscription(topic, version, expression, sql=sql, compile=self.compile)
 
-    def consumes(self, peer: Hashable, identity: Identity, said: Consumes, now: float) -> bool:
+    def consumes(self, peer: object, identity: Identity, said: Consumes, now: float) -> bool:
         """Take what a heartbeat says of a consumer group.
 
         Returns:
@@ -280,7 +280,7 @@ class RemotingClients:
             changed = group.name_topics(peer, before, member.topics)
         return changed or known is None
 
-    def produces(self, peer: Hashable, identity: Identity, group: str, now: float) -> None:
+    def produces(self, peer: object, identity: Identity, group: str, now: float) -> None:
         """Take what a heartbeat says of a producer group.
 
         Raises:
@@ -301,7 +301,7 @@ class RemotingClients:
                 f"the members of groups have {self.subscribed} subscriptions here, no room for {more}"
             )
 
-    def join(self, place: tuple[str, str], peer: Hashable, identity: Identity, now: float) -> Member:
+    def join(self, place: tuple[str, str], peer: object, identity: Identity, now: float) -> Member:
         """Return the member at a place, which is made if it is new, as it was seen now."""
         places = self.joined.setdefault(peer, {})
         member = places.get(place)
@@ -315,7 +315,7 @@ class RemotingClients:
         self.clients.setdefault(identity.client_id, {}).setdefault(peer)
         return member
 
-    def forget_client(self, client_id: str, peer: Hashable) -> None:
+    def forget_client(self, client_id: str, peer: object) -> None:
         """Forget that a connection is a client's, unless it is that in another group."""
         places = self.joined.get(peer, {})
         if any(member.identity.client_id == client_id for member in places.values()):
@@ -326,7 +326,7 @@ class RemotingClients:
             if not connections:
                 del self.clients[client_id]
 
-    def leave(self, peer: Hashable, *, consumer: str = "", producer: str = "") -> str | None:
+    def leave(self, peer: object, *, consumer: str = "", producer: str = "") -> str | None:
         """Take a connection out of groups; an empty name is none.
 
         Returns:
@@ -339,7 +339,7 @@ class RemotingClients:
             told = consumer
         return told
 
-    def remove(self, place: tuple[str, str], peer: Hashable) -> bool:
+    def remove(self, place: tuple[str, str], peer: object) -> bool:
         """Remove a member; return whether there was one."""
         places = self.joined.get(peer)
         member = None if places is None else places.pop(place, None)
@@ -367,7 +367,7 @@ class RemotingClients:
             del self.joined[peer]
         return True
 
-    def closed(self, peer: Hashable) -> list[str]:
+    def closed(self, peer: object) -> list[str]:
         """Forget a connection that has ended; return the consumer groups whose members are to be told."""
         places = list(self.joined.get(peer, {}))
         told = []
@@ -377,7 +377,7 @@ class RemotingClients:
                 told.append(place[1])
         return told
 
-    def expire(self, now: float) -> tuple[list[str], list[Hashable]]:
+    def expire(self, now: float) -> tuple[list[str], list[object]]:
         """Forget members that are silent.
 
         Returns:

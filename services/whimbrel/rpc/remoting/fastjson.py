@@ -36,10 +36,9 @@ class MessageQueue(NamedTuple):
 
 
 def dump_body(value: Any) -> bytes:
-    """Return a body: mappings, sequences, texts, numbers, booleans and queues; None is left out of objects."""
-    return written(value).encode(
-        "utf-8", "replace"
-    )  # half a surrogate pair is a question mark in Java as well
+    """Return a body: mappings, sequences, texts, numbers, booleans and queues; None is left out."""
+    # Half a surrogate pair is a question mark in Java as well.
+    return written(value).encode("utf-8", "replace")
 
 
 def written(value: Any) -> str:

@@ -221,7 +221,7 @@ def test_a_connection_that_lives_in_another_group_is_not_closed(table: Table) ->
     table.beat("a", "G", T=(1, "*"))
     table.now += SILENT_S
     table.beat("a", "H", T=(1, "*"))
-    told, gone = table.clients.expire(table.now + 1)
+    _, gone = table.clients.expire(table.now + 1)
     assert gone == [] and table.clients.group("G") is None and table.clients.group("H") is not None
 
 
