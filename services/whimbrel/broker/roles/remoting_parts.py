@@ -1,4 +1,4 @@
-"""What a role serves by the remoting protocol beside messages: clients, locks, positions, topics and groups."""
+"""What a role serves by the remoting protocol beside messages: clients, locks, positions, topics, groups."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
