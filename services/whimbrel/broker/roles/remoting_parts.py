@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from whimbrel.broker.remoting.clients import RemotingClientService
 from whimbrel.broker.remoting.group_creation import GroupCreation
+from whimbrel.broker.remoting.locks import RemotingLocks
 from whimbrel.rpc.remoting.handlers import Handle, Peer
 
 if TYPE_CHECKING:
@@ -52,4 +53,10 @@ def make_parts(role: "Role") -> RemotingParts:
         later=loop.call_later,
         once_routed=once_routed,
     )
-    return RemotingParts([clients.handles()], clients.closed, clients.sweep)
+    locks = RemotingLocks(context.queue_locks, clock=machine.monotonic)
+
+    def sweep() -> None:
+        clients.sweep()
+        locks.sweep()
+
+    return RemotingParts([clients.handles(), locks.handles()], clients.closed, sweep)

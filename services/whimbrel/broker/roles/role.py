@@ -46,7 +46,7 @@ from whimbrel.broker.roles.context import BrokerContext
 from whimbrel.broker.roles.epochs import choose_dialect
 from whimbrel.broker.roles.facts import facts_of
 from whimbrel.broker.roles.offset_exchange import OffsetExchange
-from whimbrel.broker.roles.remoting_parts import make_parts
+from whimbrel.broker.roles.remoting_parts import RemotingParts, make_parts
 from whimbrel.broker.tables.shared_topics import TopicSharing
 from whimbrel.broker.timing.timers import Timers
 from whimbrel.errors import FlushTimeout, NotMaster, ReplicaTimeout, StoreFull
@@ -110,6 +110,7 @@ class Role(ABC):
         self.serving = False  # there are services, and calls may wait
         self.registration: Registration | None = None
         self.traces: BrokerTraces | None = None
+        self.remoting_parts: RemotingParts | None = None  # once it serves
 
     # The steps
 
@@ -603,7 +604,8 @@ class Role(ABC):
         """Let go of clients that are gone, and of state that nobody uses."""
         self.context.sessions.sweep()
         self.consumption.sweep()
-        self.remoting_parts.sweep()
+        if self.remoting_parts is not None:
+            self.remoting_parts.sweep()
 
     def run_retention(self) -> None:
         """Remove files that may go."""
