@@ -100,6 +100,7 @@ class Role(ABC):
     confirmed: MasterConfirmed | SlaveConfirmed
     appender: Appender | ReadOnlyAppender
     sharing: TopicSharing | None = None  # what other brokers have of our topics; a master's
+    remoting_parts: RemotingParts | None = None  # set once it serves
 
     def __init__(self, context: BrokerContext, options: BrokerOptions) -> None:
         """Prepare; nothing is opened."""
@@ -110,7 +111,6 @@ class Role(ABC):
         self.serving = False  # there are services, and calls may wait
         self.registration: Registration | None = None
         self.traces: BrokerTraces | None = None
-        self.remoting_parts: RemotingParts | None = None  # once it serves
 
     # The steps
 
