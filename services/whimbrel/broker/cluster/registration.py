@@ -257,6 +257,7 @@ class NameserverSession:
         while not self.leaving:
             self.news.clear()
             facts, wanted, self.topics_wanted = self.owner.facts(), self.topics_wanted, False
+            self.asked.append(facts.version.counter)
             yield session_request(
                 facts,
                 self.host,
@@ -266,7 +267,6 @@ class NameserverSession:
                 topics_wanted=wanted,
             )
             sent = facts
-            self.asked.append(facts.version.counter)
             try:
                 async with asyncio.timeout(self.renew_s):
                     await self.news.wait()

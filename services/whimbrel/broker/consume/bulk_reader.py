@@ -300,6 +300,7 @@ class BulkReader:
                 f"{where}: a record of {size} bytes does not fit into {BULK_RESPONSE_BYTES_MAX}"
             )
 
+
 def read_spans(source: RawSource, spans: Sequence[Sequence[tuple[int, list[int]]]]) -> list[memoryview]:
     """Return the records of a plan's spans, in order: one piece a run.
 

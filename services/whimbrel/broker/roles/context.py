@@ -25,6 +25,7 @@ from whimbrel.broker.tables.clients import Clients
 from whimbrel.broker.tables.groups import GroupTable
 from whimbrel.broker.tables.metadata_version import MetadataVersionFile
 from whimbrel.broker.tables.offset_files import DelayOffsets, OffsetFile
+from whimbrel.broker.tables.queue_locks import QueueLocks
 from whimbrel.broker.tables.remoting_clients import RemotingClients
 from whimbrel.broker.tables.topics import TopicTable
 from whimbrel.machine import Machine
@@ -60,6 +61,7 @@ class BrokerContext:
         counted: what metrics add up; None where they are off.
         exposition: serves the metrics of the current role, and of later ones at the same address.
         remoting_clients: who consumes and produces over the remoting protocol.
+        queue_locks: which of its ordered consumers holds which queue.
         members: where the other members of the group serve, `host:port` by id, as was heard last.
         leader_calls: hands calls on to the leader, and holds them between two roles; None: nothing does.
     """
@@ -91,6 +93,7 @@ class BrokerContext:
         self.release_client = release_client
         self.clients = Clients()
         self.remoting_clients = RemotingClients(compile_filter)
+        self.queue_locks = QueueLocks()
         self.assignments = Assignments(self.ask_nameserver)
         self.elector: Elector | None = None
         self.registration: Registration | None = None

@@ -46,6 +46,7 @@ from whimbrel.broker.roles.context import BrokerContext
 from whimbrel.broker.roles.epochs import choose_dialect
 from whimbrel.broker.roles.facts import facts_of
 from whimbrel.broker.roles.offset_exchange import OffsetExchange
+from whimbrel.broker.roles.remoting_parts import RemotingParts, make_parts
 from whimbrel.broker.tables.shared_topics import TopicSharing
 from whimbrel.broker.timing.timers import Timers
 from whimbrel.errors import FlushTimeout, NotMaster, ReplicaTimeout, StoreFull
@@ -99,6 +100,7 @@ class Role(ABC):
     confirmed: MasterConfirmed | SlaveConfirmed
     appender: Appender | ReadOnlyAppender
     sharing: TopicSharing | None = None  # what other brokers have of our topics; a master's
+    remoting_parts: RemotingParts | None = None  # set once it serves
 
     def __init__(self, context: BrokerContext, options: BrokerOptions) -> None:
         """Prepare; nothing is opened."""
@@ -449,7 +451,8 @@ class Role(ABC):
             held.on_arrival(topic, queue_id)
 
         self.store.on_arrival = arrived
-        return remoting_service([sends.handles(), self.pulls.handles()], lambda peer: None)
+        parts = self.remoting_parts = make_parts(self)
+        return remoting_service([sends.handles(), self.pulls.handles(), *parts.handles], parts.closed)
 
     def commit_pulled(self, group: str, topic: str, queue_id: int, offset: int) -> None:
         """Take the offset that a pull carries."""
@@ -601,6 +604,8 @@ class Role(ABC):
         """Let go of clients that are gone, and of state that nobody uses."""
         self.context.sessions.sweep()
         self.consumption.sweep()
+        if self.remoting_parts is not None:
+            self.remoting_parts.sweep()
 
     def run_retention(self) -> None:
         """Remove files that may go."""

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from remotingpeer import FakePeer, Later, command, json_of, reply_to, tables
+from remotingkit import FakePeer
+from remotingtables import Later, command, json_of, reply_to, tables
 from whimbrel.broker.consume.filters import compile_filter
 from whimbrel.broker.remoting import group_creation
 from whimbrel.broker.remoting.clients import TELL_S, RemotingClientService
@@ -61,7 +62,7 @@ def service(tmp_path: Path) -> Service:
     return Service(tmp_path)
 
 
-TOLD = (40, {"consumerGroup": "G"})
+TOLD = (40, {"consumerGroup": "G"}, b"")
 
 
 def test_6_1_30_the_first_heartbeat_makes_the_group_and_its_retry_topic(service: Service) -> None:

@@ -1,49 +1,17 @@
-"""A connection of the remoting protocol without bytes: what handlers push and ask is kept."""
+"""Requests of the remoting protocol to handlers that are called without a connection, and their replies."""
 
 import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from remotingkit import FakePeer
 from whimbrel.broker.tables.groups import GroupTable
 from whimbrel.broker.tables.topics import TopicTable
-from whimbrel.deferred import Deferred
 from whimbrel.rpc.remoting.command import Command
 from whimbrel.rpc.remoting.handlers import Handle, Reply
 
-__all__ = ["FakePeer", "Later", "command", "json_of", "reply_to", "tables"]
-
-
-class FakePeer:
-    """A connection, as handlers see it.
-
-    Attributes:
-        pushed: code and fields of oneway requests. bodies: their bodies.
-        asked: requests that wait, with what completes them.
-    """
-
-    def __init__(self, peer: str = "127.0.0.1:40001") -> None:
-        self.peer = peer
-        self.overloaded = False
-        self.pushed: list[tuple[int, dict[str, str]]] = []
-        self.bodies: list[bytes] = []
-        self.asked: list[tuple[int, dict[str, str], bytes, Deferred[Command]]] = []
-        self.closed = False
-
-    def push(self, code: int, fields: Mapping[str, str], body: bytes = b"") -> bool:
-        if self.closed:
-            return False
-        self.pushed.append((int(code), dict(fields)))
-        self.bodies.append(body)
-        return True
-
-    def ask(self, code: int, fields: Mapping[str, str], body: bytes, seconds: float) -> Deferred[Command]:
-        deferred: Deferred[Command] = Deferred()
-        self.asked.append((int(code), dict(fields), body, deferred))
-        return deferred
-
-    def close(self) -> None:
-        self.closed = True
+__all__ = ["Later", "command", "json_of", "reply_to", "tables"]
 
 
 class Later:
