@@ -19,6 +19,7 @@ from whimbrel.rpc.remoting.frames import FrameReader
 from whimbrel.rpc.remoting.handlers import Outcome, Peer, RemotingService, Reply
 from whimbrel.rpc.server import protocol_detection, remoting
 from whimbrel.rpc.server.certificates import TlsSettings
+from whimbrel.rpc.server.connection import WRITE_BYTES_HIGH
 from whimbrel.rpc.server.native import NativeServer, serve_native
 from whimbrel.rpc.server.remoting import ASKED_MAX, RemotingConnection
 
@@ -237,7 +238,7 @@ async def test_55_who_does_not_read_is_not_read_from() -> None:
             client.send(LARGE, opaque)
             await until(lambda: len(service.ended) == opaque - 1)
         handled = len(service.ended)
-        assert peer.unread < remoting.WRITE_BYTES_HIGH + 2 * (4 << 20)
+        assert peer.unread < WRITE_BYTES_HIGH + 2 * (4 << 20)
         for more in range(50):
             client.send(LARGE, opaque + 1 + more)
         other.send(ECHO, 1)

@@ -1,0 +1,69 @@
+"""What a role serves of messages by the remoting protocol: sends and pulls, and what belongs to them."""
+
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from whimbrel.broker.remoting.pulls import Pulls
+from whimbrel.broker.remoting.records import Records
+from whimbrel.broker.remoting.sends import Sends
+from whimbrel.errors import StoreFull
+from whimbrel.rpc.remoting.handlers import Handle
+from whimbrel.store.bulk_source import BulkSource
+
+if TYPE_CHECKING:
+    from whimbrel.broker.roles.role import Role
+
+__all__ = ["RemotingMessages"]
+
+
+class RemotingMessages:
+    """Handlers over a role's parts.
+
+    Attributes:
+        sends, pulls: the handlers of messages; a pull may wait.
+    """
+
+    def __init__(self, role: "Role") -> None:
+        """Make the handlers over what a role has opened, and have held pulls told of new messages."""
+        context, options, store = role.context, role.options, role.store
+        self.positions, master = role.consumption.positions, role.NAME == "master"
+        self.sends = Sends(
+            role.admission,
+            context.topics,
+            context.groups,
+            cluster=options.cluster,
+            detours=role.sends.detours,
+            levels=len(store.delays_ms),
+            delay_max_ms=role.admission.delay_max_ms,
+        )
+        self.sends.traces = role.sends.traces
+        self.pulls = Pulls(
+            context.topics,
+            context.groups,
+            context.remoting_clients,
+            BulkSource(store),
+            role.receives.splitting,
+            master=master,
+            clock=lambda: int(role.machine.monotonic() * 1000),
+            soon=role.loop.call_soon,
+            commit=self.commit_pulled,
+        )
+        self.pulls.on_delivered = role.receives.on_delivered
+        self.records = Records(store)
+        wakeups, held = role.consumption.wakeups, self.pulls.held
+
+        def arrived(topic: str, queue_id: int, offset: int, tags_code: int) -> None:
+            wakeups.on_arrival(topic, queue_id, offset, tags_code)
+            held.on_arrival(topic, queue_id)
+
+        store.on_arrival = arrived
+
+    def handles(self) -> list[dict[int, Handle]]:
+        """Return the handlers by code, of each part."""
+        return [self.sends.handles(), self.pulls.handles(), self.records.handles()]
+
+    def commit_pulled(self, group: str, topic: str, queue_id: int, offset: int) -> None:
+        """Take the offset that a pull carries."""
+        end = self.positions.queue_end(topic, queue_id)
+        with suppress(StoreFull):  # it comes again with the next pull
+            self.positions.update_offset(group, topic, queue_id, min(max(offset, 0), end))
