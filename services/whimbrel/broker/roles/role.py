@@ -30,6 +30,7 @@ from whimbrel.broker.api.route import RouteService
 from whimbrel.broker.api.send import SendService
 from whimbrel.broker.background import start_task, start_timer
 from whimbrel.broker.cluster.registration import Registration
+from whimbrel.broker.consume.client_positions import ClientPositions
 from whimbrel.broker.consume.group_consumption import GroupConsumption
 from whimbrel.broker.consume.lease_journal import LeaseJournal
 from whimbrel.broker.consume.policies import Policies
@@ -422,6 +423,7 @@ class Role(ABC):
     def make_remoting(self) -> RemotingService:
         """Make what is served by the remoting protocol, over the same parts."""
         context, options = self.context, self.options
+        self.client_positions = ClientPositions(self.consumption.positions)
         sends = RemotingSends(
             self.admission,
             context.topics,
@@ -444,6 +446,7 @@ class Role(ABC):
             commit=self.commit_pulled,
         )
         self.pulls.on_delivered = self.receives.on_delivered
+        self.pulls.redirect = self.client_positions.redirect
         wakeups, held = self.consumption.wakeups, self.pulls.held
 
         def arrived(topic: str, queue_id: int, offset: int, tags_code: int) -> None:
@@ -456,10 +459,8 @@ class Role(ABC):
 
     def commit_pulled(self, group: str, topic: str, queue_id: int, offset: int) -> None:
         """Take the offset that a pull carries."""
-        positions = self.consumption.positions
-        end = positions.queue_end(topic, queue_id)
         with suppress(StoreFull):  # it comes again with the next pull
-            positions.update_offset(group, topic, queue_id, min(max(offset, 0), end))
+            self.client_positions.commit(group, topic, queue_id, offset, owned=True)
 
     def messaging(self, *, master: bool) -> Service:
         """Return the service for clients."""
