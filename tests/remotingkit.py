@@ -23,7 +23,16 @@ from whimbrel.rpc.remoting.handlers import Outcome, Reply, reply_to_error
 from whimbrel.store.bulk_source import BulkSource
 from whimbrel.store.codec import StoredMessage, decode_record, pack_host
 
-__all__ = ["FakePeer", "Handlers", "StoreAppender", "batch_body", "frame", "messages_in", "send_fields"]
+__all__ = [
+    "HOSTILE_FRAMES",
+    "FakePeer",
+    "Handlers",
+    "StoreAppender",
+    "batch_body",
+    "frame",
+    "messages_in",
+    "send_fields",
+]
 
 NOW = 1_800_000_000_000
 
@@ -216,3 +225,37 @@ def frame(code: int, opaque: int, fields: Mapping[str, Any], body: bytes = b"", 
         {"code": code, "extFields": texts, "flag": flag, "language": "JAVA", "opaque": opaque, "version": 399}
     ).encode()
     return struct.pack(">II", 4 + len(header) + len(body), len(header)) + header + body
+
+
+def with_header(header: bytes, kind: int = 0, length: int | None = None) -> bytes:
+    """Return a frame with a header, whatever that is."""
+    word = kind << 24 | (len(header) if length is None else length)
+    return struct.pack(">II", 4 + len(header), word) + header
+
+
+# Bytes that are no frames, each of which ends its connection (the gateway's section 5.1).
+HOSTILE_FRAMES = {
+    "unknown kind of header": with_header(b"{}", kind=2),
+    "junk": with_header(b"\xff\x00junk"),
+    "empty object": with_header(b"{}"),
+    "no opaque": with_header(b'{"code":1,"flag":0}'),
+    "opaque null": with_header(b'{"code":1,"flag":0,"opaque":null}'),
+    "opaque over 32 bits": with_header(b'{"code":1,"flag":0,"opaque":4294967296}'),
+    "code as text": with_header(b'{"code":"1","flag":0,"opaque":1}'),
+    "fields as a list": with_header(b'{"code":1,"flag":0,"opaque":1,"extFields":[1]}'),
+    "a type": with_header(b'{"@type":"java.net.Inet4Address","val":"example.org"}'),
+    "bytes behind the header": with_header(b'{"code":1,"flag":0,"opaque":1}xx'),
+    "nested arrays": with_header(b'{"code":1,"opaque":1,"x":' + b"[" * 2000 + b"]" * 2000 + b"}"),
+    "nested arrays, unclosed": with_header(b"[" * 200_000),
+    "65 fields": with_header(
+        json.dumps({"code": 1, "opaque": 1, "extFields": {f"f{n}": "" for n in range(65)}}).encode()
+    ),
+    "single quotes": with_header(b"{'code':1,'flag':0,'opaque':1}"),
+    "header longer than its frame": with_header(b"{}", length=500),
+    "header of 300 KiB": with_header(b" " * (300 << 10)),
+    "length 3": struct.pack(">I", 3) + b"xxx",
+    "length 0": struct.pack(">I", 0),
+    "length beyond 16 MiB": struct.pack(">I", 16_777_213) + b"\x00" * 100,
+    "a binary header that is too short": with_header(b"\x00" * 20, kind=1),
+    "a binary header whose texts are too long": with_header(b"\x00" * 13 + b"\xff" * 8, kind=1),
+}

@@ -39,6 +39,7 @@ LONG_NAMES: Final = {
     "m": "batch",
 }
 SHORT_NAMES: Final = {name: name for name in LONG_NAMES}
+DIGITS_MAX = 80  # of all numbers together: reading one of very many takes long
 V1_CODES: Final = frozenset((RequestCode.SEND_MESSAGE, RequestCode.SEND_REPLY_MESSAGE))
 
 
@@ -74,33 +75,25 @@ def read_header(request: Command) -> SendHeader:
         BadRequest: a field is missing, or is no number.
     """
     fields = request.fields
-    names = LONG_NAMES if request.code in V1_CODES else SHORT_NAMES
+    names = SHORT_NAMES
+    if request.code in V1_CODES:
+        names = LONG_NAMES
+        fields = {short: fields[name] for short, name in LONG_NAMES.items() if name in fields}
     get = fields.get
-    queue, system, born, flag = get(names["e"]), get(names["f"]), get(names["g"]), get(names["h"])
-    group, default, queues = get(names["a"]), get(names["c"]), get(names["d"])
-    times, most = get(names["j"]) or "0", get(names["l"]) or ""
-    if queue and system and born and flag and queues and group is not None and default is not None:
+    topic, default, text = get("b"), get("c"), get("i")
+    queue, system, born, flag = get("e"), get("f"), get("g"), get("h")
+    queues, times, most = get("d"), get("j") or "0", get("l") or ""
+    if topic and default is not None and queue and system and born and flag and queues and "a" in fields:
         digits = queue + system + born + flag + queues + times + most
-        if digits.isdigit() and digits.isascii() and len(digits) < 64:
+        if digits.isdigit() and digits.isascii() and len(digits) < DIGITS_MAX:
             header = SendHeader(
-                get(names["b"], ""),
-                int(queue),
-                int(system),
-                int(born),
-                int(flag),
-                int(times),
-                int(most) if most else -1,
-                get(names["m"], "") == "true",
-                default,
-                int(queues),
-                properties_of(get(names["i"], "")),
-            )
+                topic, int(queue), int(system), int(born), int(flag), int(times), int(most) if most else -1,
+                get("m") == "true", default, int(queues), properties_of(text) if text else {},
+            )  # fmt: skip
             if (
-                header.topic
-                and max(header.queue_id, header.sys_flag, header.flag, header.default_queues) <= INT_MAX
-                and header.reconsume_times <= INT_MAX
+                max(header.queue_id, header.sys_flag, header.flag, header.default_queues) <= INT_MAX
+                and max(header.reconsume_times, header.max_reconsume_times) <= INT_MAX
                 and header.born_ms <= TIME_MS_MAX
-                and header.max_reconsume_times <= INT_MAX
             ):
                 return header
     return read_unusual(request, names)

@@ -469,6 +469,11 @@ class GrpcioServer:
         self.methods.replace(with_standard_services(services, self.health))
 
     @property
+    def extra_ports(self) -> tuple[int, ...]:
+        """Return none: it listens on one port."""
+        return ()
+
+    @property
     def load(self) -> None:
         """Return nothing: grpcio does not show its connections."""
 

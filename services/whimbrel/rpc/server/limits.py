@@ -111,6 +111,10 @@ class RunningServer(Protocol):
         """The port that it listens on."""
 
     @property
+    def extra_ports(self) -> tuple[int, ...]:
+        """Other ports on which it listens as well; also bound ones."""
+
+    @property
     def streams(self) -> OpenStreams:
         """Counts of its streams."""
 

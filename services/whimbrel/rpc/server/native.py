@@ -101,6 +101,8 @@ class NativeServer:
         gathered: small reads for the lane; None where nothing is put off to the end of a read.
         tasks: of pulled streams.
         unflushed: connections with responses to write on the loop's next iteration.
+        port: where it listens, also when 0 was asked for.
+        extra_ports: where it listens as well; likewise.
     """
 
     def __init__(
@@ -133,7 +135,8 @@ class NativeServer:
         self.tasks: set[asyncio.Task[None]] = set()
         self.unflushed: list[AnyConnection] = []
         self.host, self.port = "", 0
-        self.listener: asyncio.Server | None = None
+        self.extra_ports: tuple[int, ...] = ()
+        self.listeners: list[asyncio.Server] = []
         self.idle: asyncio.Future[None] | None = None
         self.sweeper: asyncio.TimerHandle | None = None
 
@@ -172,25 +175,40 @@ class NativeServer:
         """Return a connection for a peer that speaks the remoting protocol."""
         return RemotingConnection(self, connected_at, place)
 
-    async def start(self, host: str, port: int, tls: TlsSettings) -> None:
+    async def start(self, host: str, port: int, tls: TlsSettings, extra_ports: Sequence[int] = ()) -> None:
         """Listen.
 
         Raises:
             CertificateError: the certificate that `tls` names can't be used.
-            OSError: the port is taken, or the host is not one of this machine's.
+            OSError: a port is taken, or the host is not one of this machine's.
         """
-        bracketed = f"[{host}]" if ":" in host else host
         self.context_provider = ContextProvider(self.loop, tls, host)
+        self.host = host
         try:
-            self.listener = await self.loop.create_server(
-                lambda: ProtocolDetector(self), host, port, reuse_port=False, backlog=BACKLOG
+            self.port, *extra = [await self.listen(each) for each in (port, *extra_ports)]
+        except OSError:
+            for listener in self.listeners:
+                listener.close()
+            raise
+        self.extra_ports = tuple(extra)
+        self.sweep()
+
+    async def listen(self, port: int) -> int:
+        """Listen on a port of the server's host, and return it: 0 asks for a free one.
+
+        Raises:
+            OSError: it is taken, or the host is not one of this machine's.
+        """
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        try:
+            listener = await self.loop.create_server(
+                lambda: ProtocolDetector(self), self.host, port, reuse_port=False, backlog=BACKLOG
             )
         except OSError as error:
-            raise OSError(
-                f"can't listen on {bracketed}:{port}: is another process there? ({error})"
-            ) from error
-        self.host, self.port = host, self.listener.sockets[0].getsockname()[1]
-        self.sweep()
+            raise OSError(f"can't listen on {host}:{port}: is another process there? ({error})") from error
+        self.listeners.append(listener)
+        bound: int = listener.sockets[0].getsockname()[1]
+        return bound
 
     def sweep(self) -> None:
         """Check the timeouts of all connections, periodically."""
@@ -226,8 +244,8 @@ class NativeServer:
         if self.gathered is not None:
             self.gathered.run()
         self.streams.close(Refused("this server is stopping"))
-        if self.listener is not None:
-            self.listener.close()
+        for listener in self.listeners:
+            listener.close()
         for waiting in tuple(self.handshaking):
             waiting.transport.abort()
         for connection in tuple(self.connections):
@@ -256,12 +274,13 @@ async def serve_native(
     read_end: ReadEnd | None = None,
     remoting: RemotingService | None = None,
     on_request_end: OnRequestEnd | None = None,
+    extra_ports: Sequence[int] = (),
 ) -> NativeServer:
     """Start to serve on `host` and `port`, as `serving.serve` does.
 
     Raises:
         CertificateError: the certificate that `tls` names can't be used.
-        OSError: the port is taken, or the host is not one of this machine's.
+        OSError: a port is taken, or the host is not one of this machine's.
     """
     server = NativeServer(
         services,
@@ -273,5 +292,5 @@ async def serve_native(
         remoting=remoting,
         on_request_end=on_request_end,
     )
-    await server.start(host, port, tls or TlsSettings())
+    await server.start(host, port, tls or TlsSettings(), extra_ports)
     return server

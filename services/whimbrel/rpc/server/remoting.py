@@ -33,7 +33,7 @@ from whimbrel.rpc.remoting.command import INT_MAX, ONEWAY, RESPONSE, Command
 from whimbrel.rpc.remoting.errors import RemotingError
 from whimbrel.rpc.remoting.frames import FrameReader, encode_frame, head_of
 from whimbrel.rpc.remoting.handlers import Reply, reply_to_error
-from whimbrel.rpc.remoting.json_header import encode_json
+from whimbrel.rpc.remoting.json_header import encode_response
 from whimbrel.rpc.server.admission import Place
 from whimbrel.rpc.server.budget import ConnectionBudget
 from whimbrel.rpc.server.connection import COUNT_BYTES, UNSENT_LIMIT, WRITE_BYTES_HIGH
@@ -216,8 +216,7 @@ class RemotingConnection(asyncio.Protocol):
         if flag & ONEWAY:
             return
         size = sum(map(len, reply.body)) if reply.body else 0
-        header = encode_json(Command(reply.code, opaque, reply.fields, b"", RESPONSE, remark=reply.remark))
-        head = head_of(header, size)
+        head = head_of(encode_response(reply.code, opaque, reply.fields, reply.remark), size)
         self.out.append(head)
         self.out += reply.body
         self.budget.responded(len(head) + size)

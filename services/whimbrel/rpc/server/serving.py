@@ -35,6 +35,7 @@ async def serve(
     read_end: "ReadEnd | None" = None,
     remoting: "RemotingService | None" = None,
     on_request_end: "OnRequestEnd | None" = None,
+    extra_ports: Sequence[int] = (),
 ) -> "RunningServer":
     """Start to serve on `host` and `port`; 0 is any free port. Health and reflection are served as well.
 
@@ -47,10 +48,12 @@ async def serve(
         read_end: told of the reads of each connection, by native.
         remoting: what is served by RocketMQ's remoting protocol on the same port, by native only.
         on_request_end: called at the end of each request of that protocol.
+        extra_ports: of the same host, on which the same is served, by native only; 0 is any free one. Clients
+            of RocketMQ 4 expect some at certain ports.
 
     Raises:
         CertificateError: the certificate that `tls` names can't be used.
-        OSError: the port is taken, or the host is not one of this machine's; the text says so.
+        OSError: a port is taken, or the host is not one of this machine's; the text says so.
     """
     if (transport or DEFAULT) == "native":
         from whimbrel.rpc.server.native import serve_native
@@ -65,7 +68,9 @@ async def serve(
             read_end=read_end,
             remoting=remoting,
             on_request_end=on_request_end,
+            extra_ports=extra_ports,
         )
+    assert not extra_ports, "grpcio listens on one port; settings that ask for more are refused with it"
     from whimbrel.rpc.server.grpcio import serve_grpcio
 
     return await serve_grpcio(services, host=host, port=port, on_call_end=on_call_end, guard=guard)
