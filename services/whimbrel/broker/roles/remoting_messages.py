@@ -26,7 +26,7 @@ class RemotingMessages:
     def __init__(self, role: "Role") -> None:
         """Make the handlers over what a role has opened, and have held pulls told of new messages."""
         context, options, store = role.context, role.options, role.store
-        self.positions, master = role.consumption.positions, role.NAME == "master"
+        self.positions, master = role.client_positions, role.NAME == "master"
         self.sends = Sends(
             role.admission,
             context.topics,
@@ -49,6 +49,7 @@ class RemotingMessages:
             commit=self.commit_pulled,
         )
         self.pulls.on_delivered = role.receives.on_delivered
+        self.pulls.redirect = self.positions.redirect
         self.records = Records(store)
         wakeups, held = role.consumption.wakeups, self.pulls.held
 
@@ -64,6 +65,5 @@ class RemotingMessages:
 
     def commit_pulled(self, group: str, topic: str, queue_id: int, offset: int) -> None:
         """Take the offset that a pull carries."""
-        end = self.positions.queue_end(topic, queue_id)
         with suppress(StoreFull):  # it comes again with the next pull
-            self.positions.update_offset(group, topic, queue_id, min(max(offset, 0), end))
+            self.positions.commit(group, topic, queue_id, offset, owned=True)

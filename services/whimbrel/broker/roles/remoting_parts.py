@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from whimbrel.broker.remoting.clients import RemotingClientService
 from whimbrel.broker.remoting.group_creation import GroupCreation
 from whimbrel.broker.remoting.locks import RemotingLocks
+from whimbrel.broker.remoting.positions import RemotingPositions
 from whimbrel.rpc.remoting.handlers import Handle, Peer
 
 if TYPE_CHECKING:
@@ -55,8 +56,20 @@ def make_parts(role: "Role") -> RemotingParts:
     )
     locks = RemotingLocks(context.queue_locks, clock=machine.monotonic)
 
+    splitting = role.receives.splitting
+    positions = RemotingPositions(
+        topics,
+        groups,
+        context.remoting_clients,
+        role.client_positions,
+        role.store,
+        master=master,
+        memory_bytes=splitting.memory,
+        written=splitting.written,
+    )
+
     def sweep() -> None:
         clients.sweep()
         locks.sweep()
 
-    return RemotingParts([clients.handles(), locks.handles()], clients.closed, sweep)
+    return RemotingParts([clients.handles(), locks.handles(), positions.handles()], clients.closed, sweep)

@@ -30,6 +30,7 @@ from whimbrel.broker.api.route import RouteService
 from whimbrel.broker.api.send import SendService
 from whimbrel.broker.background import start_task, start_timer
 from whimbrel.broker.cluster.registration import Registration
+from whimbrel.broker.consume.client_positions import ClientPositions
 from whimbrel.broker.consume.group_consumption import GroupConsumption
 from whimbrel.broker.consume.lease_journal import LeaseJournal
 from whimbrel.broker.consume.policies import Policies
@@ -423,6 +424,7 @@ class Role(ABC):
 
     def make_remoting(self) -> RemotingService:
         """Make what is served by the remoting protocol, over the same parts."""
+        self.client_positions = ClientPositions(self.consumption.positions)
         messages = RemotingMessages(self)
         self.pulls = messages.pulls
         parts = self.remoting_parts = make_parts(self)
