@@ -27,7 +27,7 @@ from whimbrel.deferred import Deferred
 from whimbrel.errors import NotWritable, Throttled, WhimbrelError
 from whimbrel.model.topic import MessageType, TopicConfig
 from whimbrel.rpc.remoting.command import Command
-from whimbrel.rpc.remoting.handlers import Outcome, Reply, reply_to_error
+from whimbrel.rpc.remoting.handlers import Handle, Outcome, Reply, reply_to_error
 from whimbrel.store.bulk_source import BulkSource
 from whimbrel.store.codec import StoredMessage, decode_record, pack_host
 
@@ -182,7 +182,7 @@ class Handlers:
         self.sends.detours[MessageType.TRANSACTION] = HalfDetour()
         self.transactions.start()
         self.loop.turn()
-        self.handles = {}
+        self.handles: dict[int, Handle] = {}
         for part in (
             self.sends,
             self.pulls,

@@ -1,8 +1,11 @@
 """What a role serves of messages by the remoting protocol: sends and pulls, and what belongs to them."""
 
+import logging
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from whimbrel.broker.consume.pulled_queues import PulledQueues
+from whimbrel.broker.consume.receiving import NO_QUEUES
 from whimbrel.broker.remoting.pulls import Pulls
 from whimbrel.broker.remoting.records import Records
 from whimbrel.broker.remoting.sends import Sends
@@ -14,6 +17,8 @@ if TYPE_CHECKING:
     from whimbrel.broker.roles.role import Role
 
 __all__ = ["RemotingMessages"]
+
+logger = logging.getLogger(__name__)
 
 
 class RemotingMessages:
@@ -51,6 +56,10 @@ class RemotingMessages:
         self.pulls.on_delivered = role.receives.on_delivered
         self.pulls.redirect = self.positions.redirect
         self.records = Records(store)
+        self.clients, self.pulled, self.clock = context.remoting_clients, PulledQueues(), self.pulls.clock
+        if not options.share_pulled_queues:
+            self.pulls.on_shared = self.note_pulled
+            role.consumption.receiving.left_out = self.left_out
         wakeups, held = role.consumption.wakeups, self.pulls.held
 
         def arrived(topic: str, queue_id: int, offset: int, tags_code: int) -> None:
@@ -62,6 +71,28 @@ class RemotingMessages:
     def handles(self) -> list[dict[int, Handle]]:
         """Return the handlers by code, of each part."""
         return [self.sends.handles(), self.pulls.handles(), self.records.handles()]
+
+    def note_pulled(self, group: str, topic: str, queue_id: int) -> None:
+        """Take note of a queue that a member pulls."""
+        self.pulled.note(group, topic, queue_id, self.clock())
+
+    def left_out(self, group: str, topic: str) -> frozenset[int]:
+        """Return the queues that receives of a group leave to its members that pull."""
+        if not self.clients.owns_positions(group):
+            return NO_QUEUES
+        found = self.pulled.recent(group, topic, self.clock())
+        if found and self.pulled.first_told(group, topic):
+            logger.info(
+                "group %s consumes %s by the remoting protocol as well: receives leave out the queues that it"
+                " pulls (share_pulled_queues gives them all)",
+                group,
+                topic,
+            )
+        return found
+
+    def sweep(self) -> None:
+        """Forget what no longer counts."""
+        self.pulled.sweep(self.clock())
 
     def commit_pulled(self, group: str, topic: str, queue_id: int, offset: int) -> None:
         """Take the offset that a pull carries."""

@@ -425,7 +425,7 @@ class Role(ABC):
     def make_remoting(self) -> RemotingService:
         """Make what is served by the remoting protocol, over the same parts."""
         self.client_positions = ClientPositions(self.consumption.positions)
-        messages = RemotingMessages(self)
+        messages = self.remoting_messages = RemotingMessages(self)
         self.pulls = messages.pulls
         parts = self.remoting_parts = make_parts(self)
         handles = [*messages.handles(), *self.special_requests(messages.sends), *parts.handles]
@@ -590,6 +590,7 @@ class Role(ABC):
         self.consumption.sweep()
         if self.remoting_parts is not None:
             self.remoting_parts.sweep()
+            self.remoting_messages.sweep()
 
     def run_retention(self) -> None:
         """Remove files that may go."""

@@ -211,7 +211,8 @@ def test_40_a_reply_goes_to_who_asked(rig: Handlers) -> None:
     code, fields, body, asked = requester.asked[0]
     assert (code, body) == (326, b"pong")
     assert (fields["bornHost"], fields["storeHost"]) == ("/10.0.0.9:5000", "/10.0.0.1:10911")
-    assert "CORRELATION_ID\x01cid\x02" in fields["properties"] and "PUSH_REPLY_TIME\x01" in fields["properties"]
+    assert "CORRELATION_ID\x01cid\x02" in fields["properties"]
+    assert f"PUSH_REPLY_TIME\x01{NOW}" in fields["properties"]
     asked.complete(Command(0, 1))
     assert reply(waiting).code == 0 and reply(waiting).fields["msgId"]
     (stored,) = rig.stored("Cluster_REPLY_TOPIC")
