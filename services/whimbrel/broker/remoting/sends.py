@@ -102,6 +102,7 @@ BATCH_HEAD = struct.Struct(">iiiii")
 BATCH_MESSAGES_MAX = 65_536  # in 4 MiB there is room for more empty ones
 TIMES: Final = ((TIMER_DELAY_SEC, 1000), (TIMER_DELAY_MS, 1))  # relative ones, with their units in ms
 NUMBER_DIGITS_MAX = 15
+NOT_AT_ONCE: Final = frozenset((TRAN_MSG, DELAY, TIMER_DELIVER_MS, TIMER_DELAY_SEC, TIMER_DELAY_MS))
 
 
 class Sends:
@@ -311,6 +312,8 @@ class Sends:
         self, draft: RecordDraft, properties: dict[str, str]
     ) -> tuple[list[RecordDraft], Detour | None]:
         """Return what is stored of a message, and what takes it until it may be delivered."""
+        if NOT_AT_ONCE.isdisjoint(properties):
+            return [draft], None
         if properties.get(TRAN_MSG) == "true":
             return self.redirected(draft, MessageExtras(kind=MessageType.TRANSACTION))
         level = properties.get(DELAY)
