@@ -40,8 +40,8 @@ NOW = 1_800_000_000_000
 class FakePeer:
     """A connection that keeps what is sent to it."""
 
-    def __init__(self, peer: str = "10.0.0.9:5000") -> None:
-        self.peer = peer
+    def __init__(self, peer: str = "10.0.0.9:5000", local: str = "10.0.0.1:8081") -> None:
+        self.peer, self.local = peer, local
         self.overloaded = self.closed = False
         self.pushed: list[tuple[int, dict[str, str], bytes]] = []
         self.asked: list[tuple[int, dict[str, str], bytes, Deferred[Command]]] = []

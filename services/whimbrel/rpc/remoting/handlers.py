@@ -49,9 +49,11 @@ class Peer(Protocol):
 
     Attributes:
         peer: its address, `host:port`; IPv6 hosts in brackets.
+        local: this server's address as it came to it, in the same form.
     """
 
     peer: str
+    local: str
 
     @property
     def overloaded(self) -> bool:

@@ -71,7 +71,7 @@ class RemotingConnection(asyncio.Protocol):
     def __init__(self, server: "NativeServer", connected_at: float, place: Place | None = None) -> None:
         self.server, self.place = server, place
         self.transport: asyncio.Transport = None  # type: ignore[assignment]
-        self.peer = ""
+        self.peer = self.local = ""
         self.reader = FrameReader()
         self.connected_at = self.active_at = connected_at
         self.out: list[bytes | memoryview] = []
@@ -88,6 +88,7 @@ class RemotingConnection(asyncio.Protocol):
         """Count the connection in; the peer speaks first."""
         self.transport = cast(asyncio.Transport, transport)  # uvloop's has another base class
         self.peer = host_and_port(transport.get_extra_info("peername"))
+        self.local = host_and_port(transport.get_extra_info("sockname"))
         self.transport.set_write_buffer_limits(high=WRITE_BYTES_HIGH)
         if UNSENT_LIMIT is not None:
             transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, UNSENT_LIMIT, WRITE_BYTES_HIGH)
