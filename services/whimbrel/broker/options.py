@@ -114,6 +114,12 @@ class BrokerOptions:
     expected_slaves: int = option(0, help="a master is settled once so many are registered", minimum=0)
     auto_create_topics: bool = option(False, help="a send creates its topic")
     auto_create_groups: bool = option(False, help="a receive creates its group")
+    # RocketMQ lets anybody who reaches its port delete topics.
+    remoting_admin: Literal["loopback", "any", "none"] = option(
+        "loopback",
+        help="who may change topics, groups, offsets and settings by RocketMQ's remoting protocol: peers on"
+        " this machine, anybody, or nobody",
+    )
     # Whoever may replay chooses queue, born time and id of messages, which a producer may not.
     accept_replays: bool = option(False, help="takes archived messages back (AppendPreserved)")
     slave_read_enable: bool = option(False, help="pulls far behind are sent to a slave")
