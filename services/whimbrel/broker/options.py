@@ -120,6 +120,10 @@ class BrokerOptions:
         help="who may change topics, groups, offsets and settings by RocketMQ's remoting protocol: peers on"
         " this machine, anybody, or nobody",
     )
+    # RocketMQ: true. Then messages of those queues are consumed by both.
+    share_pulled_queues: bool = option(
+        False, help="receives of a group get queues, too, that its 4.x consumers pull"
+    )
     # Whoever may replay chooses queue, born time and id of messages, which a producer may not.
     accept_replays: bool = option(False, help="takes archived messages back (AppendPreserved)")
     slave_read_enable: bool = option(False, help="pulls far behind are sent to a slave")

@@ -82,6 +82,7 @@ class ConsumerGroups(Protocol):
     """Who consumes by the remoting protocol."""
 
     def group(self, name: str) -> ConsumerGroup | None: ...
+    def owns_positions(self, group: str) -> bool: ...
 
 
 class NotSubscribed(RequestError):
@@ -135,6 +136,8 @@ class Pulls:
         self.held = HeldPulls(lambda: soon(self.serve_woken))
         # Called with topic, group, number and bytes of what goes to consumers.
         self.on_delivered: Callable[[str, str, int, int], None] | None = None
+        # Called with group, topic and queue id of a pull of a member that shares queues out with others.
+        self.on_shared: Callable[[str, str, int], None] = lambda *place: None
         # Returns where a pull of a group (topic, queue id, offset) is to go on, after a reset; None: there.
         self.redirect: Callable[[str, str, int, int], int | None] = lambda *place: None
 
@@ -169,6 +172,8 @@ class Pulls:
         pull.topic, pull.group = topic.name, group.name  # the tables' objects: the request's may go
         if (moved := self.redirected(pull)) is not None:
             return moved
+        if self.clients.owns_positions(group.name):
+            self.on_shared(group.name, topic.name, pull.queue_id)
         found = self.read(pull, wanted)
         if flags & COMMIT and self.master:
             self.commit(group.name, topic.name, pull.queue_id, request.int64("commitOffset", 0))
