@@ -158,7 +158,9 @@ class Handlers:
         held = self.pulls.held
         self.store.on_arrival = lambda topic, queue_id, offset, code: held.on_arrival(topic, queue_id)
         self.internal = InternalAppender(
-            self.topics, self.appender, store_host=lambda: admission.store_host  # type: ignore[arg-type]
+            self.topics,
+            self.appender,
+            store_host=lambda: admission.store_host,  # type: ignore[arg-type]
         )
         self.loop = FakeLoop()
         self.transactions = Transactions(

@@ -114,6 +114,12 @@ class BrokerOptions:
     expected_slaves: int = option(0, help="a master is settled once so many are registered", minimum=0)
     auto_create_topics: bool = option(False, help="a send creates its topic")
     auto_create_groups: bool = option(False, help="a receive creates its group")
+    # RocketMQ lets anybody who reaches its port delete topics.
+    remoting_admin: Literal["loopback", "any", "none"] = option(
+        "loopback",
+        help="who may change topics, groups, offsets and settings by RocketMQ's remoting protocol: peers on"
+        " this machine, anybody, or nobody",
+    )
     # RocketMQ: true. Then messages of those queues are consumed by both.
     share_pulled_queues: bool = option(
         False, help="receives of a group get queues, too, that its 4.x consumers pull"
