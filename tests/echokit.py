@@ -22,6 +22,7 @@ from sdkkit import Missing, cache, copied, run, tool
 from whimbrel.deferred import Deferred
 from whimbrel.errors import NotSupported, TopicNotFound
 from whimbrel.rpc.server import loop
+from whimbrel.rpc.server.connection import NativeConnection
 from whimbrel.rpc.server.handlers import (
     BidiMethod,
     Call,
@@ -151,7 +152,8 @@ class EchoServer:
     @property
     def open_streams(self) -> int:
         """Return how many streams have not ended."""
-        return sum(len(each.conn.streams) for each in tuple(self.server.connections))
+        connections = tuple(self.server.connections)
+        return sum(len(each.conn.streams) for each in connections if isinstance(each, NativeConnection))
 
     def never(self, _: Call, __: Raw) -> Deferred[Raw]:
         """Leave the call without an answer."""

@@ -28,6 +28,7 @@
         └── Unavailable, RequestTimeout; ClusterUnreachable is a kind of Unavailable
 
 `reason` names the error for tools; `grpc` is the gRPC status name; `code` is the `apache.rocketmq.v2` code;
+`remoting` is the code of a response of the remoting protocol, where 10 to 12 say that the message is stored;
 `retry` tells whether the same call may succeed later; `effect` is what has happened on the server: none,
 unknown or stored.
 """
@@ -57,6 +58,7 @@ class WhimbrelError(Exception):
     reason: ClassVar[str] = "INTERNAL"
     grpc: ClassVar[str] = "INTERNAL"
     code: ClassVar[int] = 50001
+    remoting: ClassVar[int] = 1
     retry: ClassVar[bool] = False
     effect: ClassVar[Effect] = "unknown"
     known: ClassVar[dict[str, type["WhimbrelError"]]] = {}
@@ -151,6 +153,7 @@ class IllegalFilter(RequestError):
 
     reason = "ILLEGAL_FILTER_EXPRESSION"
     code = 40010
+    remoting = 23
 
 
 class IllegalInvisibleTime(RequestError):
@@ -179,6 +182,7 @@ class MessageTypeConflict(RequestError):
 
     reason = "MESSAGE_PROPERTY_CONFLICT_WITH_TYPE"
     code = 40014
+    remoting = 13
 
 
 class MessageCorrupted(RequestError):
@@ -186,6 +190,7 @@ class MessageCorrupted(RequestError):
 
     reason = "MESSAGE_CORRUPTED"
     code = 40016
+    remoting = 13
 
 
 class ClientIdRequired(RequestError):
@@ -222,6 +227,7 @@ class Forbidden(RequestError):
     reason = "FORBIDDEN"
     grpc = "PERMISSION_DENIED"
     code = 40300
+    remoting = 16
 
 
 class TopicNotFound(RequestError):
@@ -230,6 +236,7 @@ class TopicNotFound(RequestError):
     reason = "TOPIC_NOT_FOUND"
     grpc = "NOT_FOUND"
     code = 40402
+    remoting = 17
 
 
 class NoBroker(TopicNotFound):
@@ -251,6 +258,7 @@ class GroupNotFound(RequestError):
     reason = "CONSUMER_GROUP_NOT_FOUND"
     grpc = "NOT_FOUND"
     code = 40403
+    remoting = 26
 
 
 class OffsetNotFound(RequestError):
@@ -259,6 +267,7 @@ class OffsetNotFound(RequestError):
     reason = "OFFSET_NOT_FOUND"
     grpc = "NOT_FOUND"
     code = 40404
+    remoting = 22
 
 
 class AlreadyExists(RequestError):
@@ -273,6 +282,7 @@ class MessageTooLarge(RequestError):
 
     reason = "MESSAGE_BODY_TOO_LARGE"
     code = 41301
+    remoting = 13
 
 
 class MessageEmpty(RequestError):
@@ -280,6 +290,7 @@ class MessageEmpty(RequestError):
 
     reason = "MESSAGE_BODY_EMPTY"
     code = 41302
+    remoting = 13
 
 
 class PropertiesTooLarge(RequestError):
@@ -287,6 +298,7 @@ class PropertiesTooLarge(RequestError):
 
     reason = "MESSAGE_PROPERTIES_TOO_LARGE"
     code = 43101
+    remoting = 13
 
 
 class NotSupported(RequestError):
@@ -309,6 +321,7 @@ class Refused(WhimbrelError):
 
     reason = "REFUSED"
     grpc = "UNAVAILABLE"
+    remoting = 2
     retry = True
     effect = "none"
 
@@ -317,6 +330,7 @@ class NotWritable(Refused):
     """The broker takes no writes: a slave, a master behind its slave, or one not yet settled."""
 
     reason = "NOT_WRITABLE"
+    remoting = 14
 
 
 class StoreFull(Refused):
@@ -324,6 +338,7 @@ class StoreFull(Refused):
 
     reason = "STORE_FULL"
     grpc = "RESOURCE_EXHAUSTED"
+    remoting = 14
 
     def __str__(self) -> str:
         """Return the sentence; a dispatcher's also holds the place where it goes on."""
@@ -335,6 +350,7 @@ class NoReplica(Refused):
 
     reason = "HA_NOT_AVAILABLE"
     code = 50002
+    remoting = 14
 
 
 class OwnerAway(WhimbrelError):
@@ -394,6 +410,7 @@ class FlushTimeout(Stored):
 
     reason = "MASTER_PERSISTENCE_TIMEOUT"
     code = 50401
+    remoting = 10
 
 
 class ReplicaTimeout(Stored):
@@ -401,6 +418,7 @@ class ReplicaTimeout(Stored):
 
     reason = "SLAVE_PERSISTENCE_TIMEOUT"
     code = 50402
+    remoting = 12
 
 
 class NotCommitted(ReplicaTimeout):

@@ -34,6 +34,7 @@ from whimbrel.broker.background import start_timer
 from whimbrel.broker.elections.elector import Elector
 from whimbrel.broker.elections.service import election_admin_service, election_service
 from whimbrel.broker.options import BrokerOptions
+from whimbrel.broker.remoting.service import suspended_remoting
 from whimbrel.broker.roles.context import BrokerContext
 from whimbrel.broker.roles.master import MasterRole
 from whimbrel.broker.roles.role import Role
@@ -43,6 +44,7 @@ from whimbrel.errors import NotReady, ReplicaTimeout, StoreError, WhimbrelError
 from whimbrel.machine import MACHINE, Files, Machine
 from whimbrel.model.registration import BrokerRole
 from whimbrel.probes import TURN_S, serve_health
+from whimbrel.rpc.remoting.handlers import RemotingService
 from whimbrel.rpc.server.certificates import TlsSettings
 from whimbrel.rpc.server.handlers import Service
 from whimbrel.rpc.server.limits import RunningServer
@@ -90,6 +92,7 @@ class Broker:
         self.loop = asyncio.get_running_loop()
         self.role: Role | None = None
         self.services: list[Service] = []
+        self.remoting: RemotingService | None = None  # of the role that serves, or served last
         self.undo = AsyncExitStack()
         self.context: BrokerContext | None = None
         self.health: HttpPort | None = None
@@ -289,13 +292,14 @@ class Broker:
         """Serve what needs no role."""
         assert self.context is not None and self.context.server is not None
         calls = self.context.leader_calls
-        self.context.server.replace(suspended(self.services, SWITCHING, calls))
+        remoting = None if self.remoting is None else suspended_remoting(self.remoting, SWITCHING)
+        self.context.server.replace(suspended(self.services, SWITCHING, calls), remoting)
 
-    async def serve(self, services: Sequence[Service]) -> None:
+    async def serve(self, services: Sequence[Service], remoting: RemotingService) -> None:
         """Serve a role's services; the first time, start the server."""
         context, options = self.context, self.options
         assert context is not None
-        self.services = list(services)
+        self.services, self.remoting = list(services), remoting
         if self.elector is not None:
             elector = self.elector
             self.services += [
@@ -303,7 +307,7 @@ class Broker:
                 election_admin_service(elector, elector.operations, elector.operate),
             ]
         if context.server is not None:
-            context.server.replace(self.services)
+            context.server.replace(self.services, remoting)
             return
         context.server = await serve(
             self.services,
@@ -317,6 +321,8 @@ class Broker:
             ),
             transport=options.transport,
             read_end=context.read_end,
+            remoting=remoting,
+            on_request_end=None if context.counted is None else context.counted.calls.observe,
         )
 
     @property

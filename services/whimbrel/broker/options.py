@@ -114,6 +114,10 @@ class BrokerOptions:
     expected_slaves: int = option(0, help="a master is settled once so many are registered", minimum=0)
     auto_create_topics: bool = option(False, help="a send creates its topic")
     auto_create_groups: bool = option(False, help="a receive creates its group")
+    # RocketMQ: true. Then messages of those queues are consumed by both.
+    share_pulled_queues: bool = option(
+        False, help="receives of a group get queues, too, that its 4.x consumers pull"
+    )
     # Whoever may replay chooses queue, born time and id of messages, which a producer may not.
     accept_replays: bool = option(False, help="takes archived messages back (AppendPreserved)")
     slave_read_enable: bool = option(False, help="pulls far behind are sent to a slave")

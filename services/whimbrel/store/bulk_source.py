@@ -44,6 +44,11 @@ class BulkSource:
         queue = self.store.queues.get(topic, queue_id)
         return (queue.min, confirmed_offset(queue, log_end), queue.max) if queue is not None else (0, 0, 0)
 
+    def visible_range(self, topic: str, queue_id: int) -> tuple[int, int, int]:
+        """Return a queue's first offset and its end, as consumers see them, and where the log begins."""
+        low, high = self.store.queue_range(topic, queue_id)
+        return low, high, self.store.min_offset
+
     def units(self, topic: str, queue_id: int, offset: int, count: int) -> bytes:
         """Return up to `count` entries from an offset on, packed (`codec.UNIT`)."""
         queue = self.store.queues.get(topic, queue_id)

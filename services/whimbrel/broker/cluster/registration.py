@@ -18,6 +18,7 @@ whole each time.
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any, TypeVar
 
@@ -71,6 +72,7 @@ class Registration:
         self.on_displaced, self.on_shared = on_displaced, on_shared
         self.sessions = [NameserverSession(nameserver, self) for nameserver in nameservers]
         self.tasks: list[asyncio.Task[None]] = []
+        self.waiting: dict[Callable[[], None], tuple[int, asyncio.TimerHandle]] = {}
 
     def start(self) -> None:
         """Begin to register; returns at once."""
@@ -103,6 +105,30 @@ class Registration:
         """Which nameservers hold our registration now."""
         return {session.nameserver: session.accepted for session in self.sessions}
 
+    def once_known(self, callback: Callable[[], None], seconds: float) -> None:
+        """Call back once the nameservers that hold our registration know the topics as they are now.
+
+        At once where there is none; where one does not answer, after so many seconds. Each call wants a
+        callback of its own.
+        """
+        counter = self.facts().version.counter
+        timer = asyncio.get_running_loop().call_later(seconds, self.call_back, callback)
+        self.waiting[callback] = counter, timer
+        self.call_those_known()
+
+    def call_those_known(self) -> None:
+        """Call back whoever waits for what is known now."""
+        if self.waiting:
+            known = min((one.known for one in self.sessions if one.accepted), default=None)
+            for callback, (counter, _) in list(self.waiting.items()):
+                if known is None or known >= counter:
+                    self.call_back(callback)
+
+    def call_back(self, callback: Callable[[], None]) -> None:
+        _, timer = self.waiting.pop(callback)
+        timer.cancel()
+        callback()
+
     async def ask(self, question: Outbound[T], metadata: Metadata) -> T | None:
         """Ask the nameservers that hold our registration, one after the other; None when none answers."""
         for session in self.sessions:
@@ -118,6 +144,9 @@ class Registration:
 
         One that does not answer within `LEAVE_TIMEOUT_S` finds the stream broken.
         """
+        for _, timer in self.waiting.values():
+            timer.cancel()
+        self.waiting.clear()
         leaving = [task for task, session in zip(self.tasks, self.sessions, strict=False) if session.leave()]
         if leaving:
             await asyncio.wait(leaving, timeout=LEAVE_TIMEOUT_S)
@@ -145,6 +174,8 @@ class NameserverSession:
         self.topics_wanted = False  # it has asked for the whole table
         self.channel: grpc.aio.Channel | None = None  # the session's
         self.warned = False  # one warning for each time it goes, not one for each attempt
+        self.asked: deque[int] = deque()  # counters of the topics' version in requests not answered yet
+        self.known = -1  # that of the last answer
         self.news = asyncio.Event()
         self.renew_s = RENEW_S_DEFAULT
         self.lease_s = LEASE_S_DEFAULT
@@ -171,6 +202,8 @@ class NameserverSession:
     async def session(self) -> str:
         """Register and renew until the stream breaks; return why it did."""
         self.takes_changes = self.topics_wanted = False
+        self.asked.clear()
+        self.known = -1
         # A channel for each session: a new one resolves the name again, an old one may wait 30 s.
         async with open_aio_channel(self.nameserver) as channel:
             call = open_session(channel, self.requests())
@@ -211,6 +244,12 @@ class NameserverSession:
         if answer.shared is not None:
             self.owner.on_shared(self.nameserver, answer.shared)
         self.owner.on_members(self.nameserver, answer.members, answer.settled)
+        # Requests are answered in turn. A report that comes in between is taken for an answer: who waits for
+        # one is then called a few milliseconds early.
+        if self.asked:
+            counter = self.asked.popleft()
+            self.known = -1 if answer.topics_wanted else counter
+            self.owner.call_those_known()
 
     async def requests(self) -> AsyncIterator[Any]:
         """Make the session's requests: the registration, then renewals with what changed, until we leave."""
@@ -218,6 +257,7 @@ class NameserverSession:
         while not self.leaving:
             self.news.clear()
             facts, wanted, self.topics_wanted = self.owner.facts(), self.topics_wanted, False
+            self.asked.append(facts.version.counter)
             yield session_request(
                 facts,
                 self.host,

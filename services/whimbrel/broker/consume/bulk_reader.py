@@ -10,6 +10,7 @@ The compiled lane makes whole frames, where it is active (`by_lane`). A frame th
 plain, or for which a read fails, is Python's from its first entry on: nothing has changed by then.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -33,7 +34,15 @@ from whimbrel.store.codec import (
 )
 from whimbrel.store.lane_passes import LanePasses
 
-__all__ = ["FRAME_BYTES_MAX", "BulkFrame", "BulkReader", "RawSource", "ReadRange"]
+__all__ = [
+    "FRAME_BYTES_MAX",
+    "BulkFrame",
+    "BulkReader",
+    "FramePlan",
+    "RawSource",
+    "ReadRange",
+    "read_spans",
+]
 
 # Bytes of records in a frame, apart from a larger record, which is alone in its frame. The protocol allows
 # 1 MiB; a quarter costs both ends no more for each record, and holds the loop for a quarter of the time.
@@ -175,7 +184,7 @@ class BulkReader:
             )
         records = self.by_lane()
         if records is None:
-            records = b"".join(self.read(self.plan_frame()))
+            records = b"".join(read_spans(self.source, self.plan_frame().spans))
         self.sent += len(records)
         self.spent = self.spent or 0 < wanted.budget <= self.sent
         return BulkFrame(
@@ -291,20 +300,26 @@ class BulkReader:
                 f"{where}: a record of {size} bytes does not fit into {BULK_RESPONSE_BYTES_MAX}"
             )
 
-    def read(self, plan: FramePlan) -> list[bytes | memoryview]:
-        """Return the records, in order."""
-        parts: list[bytes | memoryview] = []
-        unpack = SIZE_AND_MAGIC.unpack_from
-        for runs in plan.spans:
-            begin, (last, sizes) = runs[0][0], runs[-1]
-            data = self.source.span(begin, last + sum(sizes))
-            view = memoryview(data)
-            for offset, sizes in runs:
-                at = first = offset - begin
-                for size in sizes:
-                    stored, magic = unpack(data, at)
-                    if stored != size or (magic != MAGIC_V1 and magic != MAGIC_V2):
-                        raise CorruptRecord(f"no record of {size} bytes at byte {begin + at} of the log")
-                    at += size
-                parts.append(view[first:at])
-        return parts
+
+def read_spans(source: RawSource, spans: Sequence[Sequence[tuple[int, list[int]]]]) -> list[memoryview]:
+    """Return the records of a plan's spans, in order: one piece a run.
+
+    Raises:
+        RangeGone: the records were removed meanwhile.
+        CorruptRecord: something else stands there.
+    """
+    parts: list[memoryview] = []
+    unpack = SIZE_AND_MAGIC.unpack_from
+    for runs in spans:
+        begin, (last, sizes) = runs[0][0], runs[-1]
+        data = source.span(begin, last + sum(sizes))
+        view = memoryview(data)
+        for offset, sizes in runs:
+            at = first = offset - begin
+            for size in sizes:
+                stored, magic = unpack(data, at)
+                if stored != size or (magic != MAGIC_V1 and magic != MAGIC_V2):
+                    raise CorruptRecord(f"no record of {size} bytes at byte {begin + at} of the log")
+                at += size
+            parts.append(view[first:at])
+    return parts

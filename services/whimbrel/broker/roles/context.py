@@ -17,6 +17,7 @@ from whimbrel.broker.api.assignments import Assignments
 from whimbrel.broker.api.leader_calls import LeaderCalls
 from whimbrel.broker.api.session import SessionService
 from whimbrel.broker.cluster.registration import Registration
+from whimbrel.broker.consume.filters import compile_filter
 from whimbrel.broker.metrics import Counted
 from whimbrel.broker.options import BrokerOptions
 from whimbrel.broker.tables.adoption import adopt_topics
@@ -24,10 +25,13 @@ from whimbrel.broker.tables.clients import Clients
 from whimbrel.broker.tables.groups import GroupTable
 from whimbrel.broker.tables.metadata_version import MetadataVersionFile
 from whimbrel.broker.tables.offset_files import DelayOffsets, OffsetFile
+from whimbrel.broker.tables.queue_locks import QueueLocks
+from whimbrel.broker.tables.remoting_clients import RemotingClients
 from whimbrel.broker.tables.topics import TopicTable
 from whimbrel.machine import Machine
 from whimbrel.probes import Probes
 from whimbrel.rpc.api.calls import Metadata, Outbound
+from whimbrel.rpc.remoting.handlers import RemotingService
 from whimbrel.rpc.server.handlers import Service
 from whimbrel.rpc.server.limits import RunningServer
 from whimbrel.rpc.server.read_end import ReadEnd
@@ -56,6 +60,8 @@ class BrokerContext:
         probes: tell whether the process lives and is ready, for the current role.
         counted: what metrics add up; None where they are off.
         exposition: serves the metrics of the current role, and of later ones at the same address.
+        remoting_clients: who consumes and produces over the remoting protocol.
+        queue_locks: which of its ordered consumers holds which queue.
         members: where the other members of the group serve, `host:port` by id, as was heard last.
         leader_calls: hands calls on to the leader, and holds them between two roles; None: nothing does.
     """
@@ -66,7 +72,7 @@ class BrokerContext:
         *,
         bell: Doorbell,
         machine: Machine,
-        serve: Callable[[Sequence[Service]], Awaitable[None]],
+        serve: Callable[[Sequence[Service], RemotingService], Awaitable[None]],
         release_client: Callable[[str, str | None], None],
     ) -> None:
         """Take the settings.
@@ -86,6 +92,8 @@ class BrokerContext:
         self.serve = serve
         self.release_client = release_client
         self.clients = Clients()
+        self.remoting_clients = RemotingClients(compile_filter)
+        self.queue_locks = QueueLocks()
         self.assignments = Assignments(self.ask_nameserver)
         self.elector: Elector | None = None
         self.registration: Registration | None = None

@@ -14,6 +14,9 @@ stands behind the messages that are under way, or those again to somebody else.
 
 RecallMessage and EndTransaction change the log alone, and wait for its commit (`timing/`, `transactions/`).
 
+Requests of the remoting protocol wait likewise, by their codes. The offset that a pull carries is the
+exception: its reply does not wait, since the client sends it again with the next one.
+
 What is there already, or gone already, is told only once a majority has that as well: who hears that a topic
 exists goes on as if it had made it.
 """
@@ -27,11 +30,14 @@ from whimbrel.broker.cluster.state_quorum import StateQuorum
 from whimbrel.deferred import Deferred
 from whimbrel.errors import AlreadyExists, GroupNotFound, NotReady, TopicNotFound
 from whimbrel.model.wire import ADMIN_SERVICE, DEAD_LETTER_SERVICE, MESSAGING_SERVICE
+from whimbrel.rpc.remoting.codes import RequestCode
+from whimbrel.rpc.remoting.handlers import Handle as RemotingHandle
+from whimbrel.rpc.remoting.handlers import RemotingService
 from whimbrel.rpc.server.handlers import Call, Method, ServerStreamMethod, Service, UnaryMethod
 
 __all__ = ["HeldAnswers"]
 
-Handle = Callable[[Call, Any], Any]
+Handle = Callable[[Any, Any], Any]
 
 LEASES: Final = frozenset(
     {
@@ -59,6 +65,36 @@ METADATA: Final = frozenset(
         "SendMessage",
     }
 )
+# The same by the remoting protocol.
+R: Final = RequestCode
+REMOTING_LEASES: Final = frozenset(
+    {
+        R.UPDATE_CONSUMER_OFFSET,
+        R.INVOKE_BROKER_TO_RESET_OFFSET,
+        R.DELETE_TOPIC_IN_BROKER,
+        R.DELETE_SUBSCRIPTIONGROUP,
+    }
+)
+REMOTING_METADATA: Final = frozenset(
+    {
+        R.SEND_MESSAGE,
+        R.SEND_MESSAGE_V2,
+        R.SEND_BATCH_MESSAGE,
+        R.CONSUMER_SEND_MSG_BACK,
+        R.HEART_BEAT,
+        R.UPDATE_AND_CREATE_TOPIC,
+        R.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,
+        R.DELETE_TOPIC_IN_BROKER,
+        R.DELETE_SUBSCRIPTIONGROUP,
+    }
+)
+REMOTING_SERVING: Final = (REMOTING_LEASES | REMOTING_METADATA | {R.PULL_MESSAGE, R.LITE_PULL_MESSAGE}) - {
+    R.SEND_MESSAGE,
+    R.SEND_MESSAGE_V2,
+    R.SEND_BATCH_MESSAGE,
+    R.HEART_BEAT,
+}
+
 # Not before this leader serves: what they read or change is not known before. Sends, and what else appends,
 # are refused as long; receives are held by their own service.
 SERVING: Final = (LEASES | METADATA | {"PullMessage", "GetOffset", "QueryOffset"}) - {"SendMessage"}
@@ -89,6 +125,19 @@ class HeldAnswers:
             for service in services
         ]
 
+    def wrap_remoting(self, service: RemotingService) -> RemotingService:
+        """Return what is served by the remoting protocol."""
+        handles: dict[int, RemotingHandle] = {}
+        for code, handle in service.handles.items():
+            if code in REMOTING_METADATA:
+                handle = self.holding(handle, self.state.metadata, at_once=True)
+            if code in REMOTING_LEASES:
+                handle = self.holding(handle, self.state.leases)
+            if code in REMOTING_SERVING:
+                handle = self.serving(handle)
+            handles[code] = handle
+        return replace(service, handles=handles)
+
     def wrapped(self, method: Method) -> Method:
         """Return a method whose answers wait as long as they must."""
         if not isinstance(method, UnaryMethod | ServerStreamMethod):
@@ -107,7 +156,7 @@ class HeldAnswers:
     def serving(self, handle: Handle) -> Handle:
         """Return a handler that is called once this leader serves."""
 
-        def serve(call: Call, request: Any) -> Any:
+        def serve(call: Any, request: Any) -> Any:
             if why := self.why_not():
                 raise NotReady(why)
             return handle(call, request)
@@ -120,7 +169,7 @@ class HeldAnswers:
         `at_once`: whatever it changes of that kind it has changed when it returns.
         """
 
-        def hold(call: Call, request: Any) -> Any:
+        def hold(call: Any, request: Any) -> Any:
             try:
                 answer = handle(call, request)
             except KNOWN_ALREADY as error:

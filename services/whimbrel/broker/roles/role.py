@@ -30,6 +30,7 @@ from whimbrel.broker.api.route import RouteService
 from whimbrel.broker.api.send import SendService
 from whimbrel.broker.background import start_task, start_timer
 from whimbrel.broker.cluster.registration import Registration
+from whimbrel.broker.consume.client_positions import ClientPositions
 from whimbrel.broker.consume.group_consumption import GroupConsumption
 from whimbrel.broker.consume.lease_journal import LeaseJournal
 from whimbrel.broker.consume.policies import Policies
@@ -39,16 +40,24 @@ from whimbrel.broker.options import BrokerOptions
 from whimbrel.broker.produce.admission import Admission
 from whimbrel.broker.produce.appender import Appender, ReadOnlyAppender
 from whimbrel.broker.produce.confirmed_offset import ConfirmedFile, MasterConfirmed, SlaveConfirmed
+from whimbrel.broker.remoting.sends import Sends as RemotingSends
+from whimbrel.broker.remoting.service import remoting_service
 from whimbrel.broker.roles.context import BrokerContext
 from whimbrel.broker.roles.epochs import choose_dialect
 from whimbrel.broker.roles.facts import facts_of
 from whimbrel.broker.roles.offset_exchange import OffsetExchange
+from whimbrel.broker.roles.remoting_messages import RemotingMessages
+from whimbrel.broker.roles.remoting_parts import RemotingParts, make_parts
 from whimbrel.broker.tables.shared_topics import TopicSharing
 from whimbrel.broker.timing.timers import Timers
 from whimbrel.errors import FlushTimeout, NotMaster, ReplicaTimeout
 from whimbrel.metrics import Family
 from whimbrel.model.registration import BrokerFacts, BrokerRole, Member, SharedTopics
 from whimbrel.probes import Condition
+from whimbrel.rpc.remoting.codes import RequestCode
+from whimbrel.rpc.remoting.command import Command
+from whimbrel.rpc.remoting.handlers import Handle as RemotingHandle
+from whimbrel.rpc.remoting.handlers import Peer, RemotingService
 from whimbrel.rpc.server.handlers import Call, Service
 from whimbrel.rpc.server.lane_calls import CallLane
 from whimbrel.store.shared_page import SharedPage
@@ -94,6 +103,7 @@ class Role(ABC):
     confirmed: MasterConfirmed | SlaveConfirmed
     appender: Appender | ReadOnlyAppender
     sharing: TopicSharing | None = None  # what other brokers have of our topics; a master's
+    remoting_parts: RemotingParts | None = None  # set once it serves
 
     def __init__(self, context: BrokerContext, options: BrokerOptions) -> None:
         """Prepare; nothing is opened."""
@@ -119,7 +129,8 @@ class Role(ABC):
             services = self.make_services()
             self.serving = True
             calls = self.context.leader_calls
-            await self.context.serve(services if calls is None else calls.wrap(services))
+            remoting = self.make_remoting()
+            await self.context.serve(services if calls is None else calls.wrap(services), remoting)
             self.admission.store_host = self.context.store_host  # the port is known now
             self.begin()
             if calls is not None:
@@ -153,6 +164,7 @@ class Role(ABC):
             self.serving = False
             self.end_writing(reason, unconfirmed)
             self.receives.release()
+            self.pulls.close(reason)
             self.consumption.close()
             self.bulk.close(reason)
             self.cuts.close(reason)
@@ -410,6 +422,29 @@ class Role(ABC):
             self.bulk.service(),
         ]
 
+    def make_remoting(self) -> RemotingService:
+        """Make what is served by the remoting protocol, over the same parts."""
+        self.client_positions = ClientPositions(self.consumption.positions)
+        messages = self.remoting_messages = RemotingMessages(self)
+        self.pulls = messages.pulls
+        parts = self.remoting_parts = make_parts(self)
+        handles = [*messages.handles(), *self.special_requests(messages.sends), *parts.handles]
+        return remoting_service(handles, parts.closed)
+
+    def special_requests(self, sends: RemotingSends) -> list[dict[int, RemotingHandle]]:
+        """Return the handlers of requests of the remoting protocol that only a master serves."""
+
+        def refuse(peer: Peer, request: Command) -> NoReturn:
+            raise NotMaster("this broker is a slave: its master does that, try again when there is one")
+
+        codes = (
+            RequestCode.CONSUMER_SEND_MSG_BACK,
+            RequestCode.END_TRANSACTION,
+            RequestCode.SEND_REPLY_MESSAGE,
+            RequestCode.SEND_REPLY_MESSAGE_V2,
+        )
+        return [dict.fromkeys(codes, refuse)]
+
     def messaging(self, *, master: bool) -> Service:
         """Return the service for clients."""
         context = self.context
@@ -547,11 +582,15 @@ class Role(ABC):
         self.confirmed.beat()
         self.consumption.lease_store.beat()
         self.receives.expire_held(self.machine.monotonic(), BEAT_S)
+        self.pulls.expire()
 
     def sweep(self) -> None:
         """Let go of clients that are gone, and of state that nobody uses."""
         self.context.sessions.sweep()
         self.consumption.sweep()
+        if self.remoting_parts is not None:
+            self.remoting_parts.sweep()
+            self.remoting_messages.sweep()
 
     def run_retention(self) -> None:
         """Remove files that may go."""

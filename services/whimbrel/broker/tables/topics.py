@@ -73,15 +73,27 @@ class TopicTable(VersionedTable[TopicConfig]):
         """Return whether the topic is the broker's own: clients neither change it nor send to it."""
         return is_system_topic(name) or name in self.own
 
-    def would_create(self, name: str, kind: MessageType = MessageType.NORMAL) -> TopicConfig | None:
+    def would_create(
+        self,
+        name: str,
+        kind: MessageType = MessageType.NORMAL,
+        *,
+        template_name: str = TEMPLATE_TOPIC,
+        queues_max: int = AUTO_QUEUES,
+    ) -> TopicConfig | None:
         """Return the topic that a send would create; None when this broker creates none by itself.
 
         It takes messages of the kind of the first one.
+
+        Args:
+            name, kind: of the topic.
+            template_name: the topic that it is made like, if that lends its configuration.
+            queues_max: it gets no more.
         """
-        template = self.rows.get(TEMPLATE_TOPIC)
+        template = self.rows.get(template_name)
         if not self.auto_create or template is None or not template.permission & INHERIT or template.drained:
             return None
-        queues = min(AUTO_QUEUES, template.write_queues)
+        queues = max(min(queues_max, template.write_queues), 1)
         return TopicConfig(
             name=name,
             read_queues=queues,
@@ -90,9 +102,16 @@ class TopicTable(VersionedTable[TopicConfig]):
             filter_type=template.filter_type,
         ).with_type(kind)
 
-    def create_by_send(self, name: str, kind: MessageType = MessageType.NORMAL) -> TopicConfig | None:
-        """Create the topic from the template; None when this broker creates none by itself."""
-        made = self.would_create(name, kind)
+    def create_by_send(
+        self,
+        name: str,
+        kind: MessageType = MessageType.NORMAL,
+        *,
+        template_name: str = TEMPLATE_TOPIC,
+        queues_max: int = AUTO_QUEUES,
+    ) -> TopicConfig | None:
+        """Create the topic as `would_create` says; None when this broker creates none by itself."""
+        made = self.would_create(name, kind, template_name=template_name, queues_max=queues_max)
         if made is not None:
             self.check_room()
             self.put(made)

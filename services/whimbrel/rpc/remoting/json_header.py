@@ -11,15 +11,19 @@ White space may follow (librocketmq ends headers and bodies with a line feed).
 
 import json
 import re
+from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any, Final
 
-from whimbrel.rpc.remoting.command import INT_MAX, INT_MIN, LANGUAGES, NO_FIELDS, Command
+from whimbrel.rpc.remoting.command import INT_MAX, INT_MIN, LANGUAGES, NO_FIELDS, VERSION, Command
 from whimbrel.rpc.remoting.errors import FieldsError, HeaderError
 
-__all__ = ["FIELDS_MAX", "decode_json", "encode_json", "json_text"]
+__all__ = ["FIELDS_MAX", "decode_json", "encode_json", "encode_response", "json_text"]
 
 FIELDS_MAX: Final = 64
 WHITE_SPACE = " \t\n\r"
+REMARK = ',"remark":'
+END_OF_OURS = f',"serializeTypeCurrentRPC":"JSON","version":{VERSION}}}'
 
 read: Final = json.JSONDecoder().raw_decode
 quoted: Final = json.JSONEncoder(ensure_ascii=False).encode
@@ -38,19 +42,44 @@ def escaped(found: re.Match[str]) -> str:
     return f"\\u{ord(text):04X}" if len(text) == 1 else text[:2] + text[2:].upper()
 
 
+@lru_cache(maxsize=256)
+def name_text(name: str) -> str:
+    """Return the name of a field in quotes, with its colon; few differ."""
+    return json_text(name) + ":"
+
+
+def fields_text(fields: Mapping[str, str]) -> str:
+    """Return ext fields as a member of the header, with a comma before it; "" for `NO_FIELDS`."""
+    if fields is NO_FIELDS:
+        return ""
+    # Most values are numbers and ids, of which nothing is to be escaped.
+    pairs = [
+        f'{name_text(name)}"{value}"'
+        if value.isalnum() and value.isascii()
+        else name_text(name) + json_text(value)
+        for name, value in fields.items()
+    ]
+    return f',"extFields":{{{",".join(pairs)}}}'
+
+
 def encode_json(command: Command) -> bytes:
     """Return the header of a command."""
-    fields = ""
-    if command.fields is not NO_FIELDS:
-        pairs = (f"{json_text(name)}:{json_text(value)}" for name, value in command.fields.items())
-        fields = f',"extFields":{{{",".join(pairs)}}}'
     language = f',"language":{json_text(command.language)}' if command.language else ""
     remark = "" if command.remark is None else f',"remark":{json_text(command.remark)}'
     text = (
-        f'{{"code":{command.code}{fields},"flag":{command.flag}{language},"opaque":{command.opaque}{remark}'
-        f',"serializeTypeCurrentRPC":"JSON","version":{command.version}}}'
+        f'{{"code":{command.code}{fields_text(command.fields)},"flag":{command.flag}{language}'
+        f',"opaque":{command.opaque}{remark},"serializeTypeCurrentRPC":"JSON","version":{command.version}}}'
     )
     return text.encode("utf-8", "replace")  # half a surrogate pair is a question mark in Java as well
+
+
+def encode_response(code: int, opaque: int, fields: Mapping[str, str], remark: str | None) -> bytes:
+    """Return the header of a response of ours, as `encode_json` does: it is made for each request."""
+    text = (
+        f'{{"code":{code:d}{fields_text(fields)},"flag":1,"language":"JAVA","opaque":{opaque}'
+        f'{"" if remark is None else REMARK + json_text(remark)}{END_OF_OURS}'
+    )
+    return text.encode("utf-8", "replace")
 
 
 def decode_json(header: bytes, body: bytes) -> Command:
@@ -65,32 +94,29 @@ def decode_json(header: bytes, body: bytes) -> Command:
         found, end = read(text)
     except (ValueError, RecursionError) as error:
         raise HeaderError(f"the header is no JSON: {error}") from error
-    if type(found) is not dict or text[end:].strip(WHITE_SPACE):
+    if type(found) is not dict or (end < len(text) and text[end:].strip(WHITE_SPACE)):
         raise HeaderError("the header is no JSON object, or something follows it")
-    fields = found.get("extFields")
-    remark = found.get("remark")
+    get = found.get
+    fields, remark, language = get("extFields"), get("remark"), get("language")
+    code, opaque, flag, version = get("code"), get("opaque"), get("flag", 0), get("version", 0)
+    if not (
+        type(code) is type(opaque) is type(flag) is type(version) is int
+        and INT_MIN <= code <= INT_MAX
+        and INT_MIN <= opaque <= INT_MAX
+        and INT_MIN <= flag <= INT_MAX
+        and INT_MIN <= version <= INT_MAX
+    ):
+        raise HeaderError("code, opaque, flag or version of the header is no number of 32 bits")
     return Command(
-        whole(found, "code"),
-        whole(found, "opaque"),
+        code,
+        opaque,
         NO_FIELDS if fields is None else texts(fields),
         body,
-        whole(found, "flag", 0),
-        language_of(found.get("language")),
-        whole(found, "version", 0),
+        flag,
+        language if language == "JAVA" else language_of(language),
+        version,
         None if remark is None else str(remark),
     )
-
-
-def whole(found: dict[str, Any], name: str, default: int | None = None) -> int:
-    """Return a number of 32 bits.
-
-    Raises:
-        HeaderError: it is none.
-    """
-    value = found.get(name, default)
-    if type(value) is not int or not INT_MIN <= value <= INT_MAX:
-        raise HeaderError(f"{name} of the header is no number of 32 bits")
-    return value
 
 
 def language_of(found: Any) -> str:
@@ -110,9 +136,10 @@ def texts(fields: Any) -> dict[str, str]:
         raise FieldsError("the ext fields of the header are no JSON object")
     if len(fields) > FIELDS_MAX:
         raise FieldsError(f"the header has {len(fields)} ext fields; {FIELDS_MAX} are the most")
-    for value in fields.values():
-        if type(value) is not str:
-            return {name: text_of(each) for name, each in fields.items() if each is not None}
+    try:
+        "".join(fields.values())
+    except TypeError:  # some are no texts
+        return {name: text_of(each) for name, each in fields.items() if each is not None}
     return fields
 
 

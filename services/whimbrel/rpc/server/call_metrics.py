@@ -1,10 +1,11 @@
 """How long calls took and how they ended: `rocketmq_rpc_latency`, with RocketMQ 5.3.3's labels.
 
-`request_code` is the method's name, where RocketMQ has the name of a remoting code. `response_code` is the
-name of the response's `apache.rocketmq.v2` code, or of the gRPC status of calls that end with one. `result`
-is RocketMQ's word: `success` (there was a response, whatever its code), `cancelled` (the caller left first),
-`process_request_failed` (it ended with a gRPC status). `is_long_polling` marks receives and pulls that waited
-for messages: their times tell how long there were none, not how long the broker took.
+`protocol_type` is `grpc` or `remoting`. `request_code` is the name of the code that a request of the remoting
+protocol has, in lower case as RocketMQ's, and for gRPC the method's name. `response_code` is the name of the
+response's code, for gRPC its `apache.rocketmq.v2` code, or the gRPC status of calls that end with one.
+`result` is RocketMQ's word: `success` (there was a response, whatever its code), `cancelled` (the caller left
+first), `process_request_failed` (it ended with a gRPC status). `is_long_polling` marks receives and pulls
+that waited for messages: their times tell how long there were none, not how long the broker took.
 """
 
 from bisect import bisect_left
@@ -13,28 +14,34 @@ from functools import cache
 
 from whimbrel.metrics import OTHER, SERIES_MAX, Family, Histogram, Labels, Point
 from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as v2
+from whimbrel.rpc.remoting.codes import RequestCode, ResponseCode
 from whimbrel.rpc.server.limits import RunningServer
 
 __all__ = ["CallTimes", "server_families"]
 
 # RocketMQ's, in milliseconds, with finer ones below 1: an append to the page cache is faster than that.
 BOUNDS_MS = (0.1, 0.3, 1.0, 3.0, 5.0, 7.0, 10.0, 100.0, 1000.0, 2000.0, 3000.0)
-POLLS = frozenset({"ReceiveMessage", "PullMessage"})
+POLLS = frozenset({"ReceiveMessage", "PullMessage", RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE})
+REQUEST_CODES, RESPONSE_CODES = frozenset(RequestCode), frozenset(ResponseCode)
 LABELS = ("protocol_type", "request_code", "response_code", "is_long_polling", "result")
 
 
 class CallTimes:
-    """One histogram for each method and way to end; `observe` is made for a server's `on_call_end`."""
+    """One histogram for each method and way to end.
+
+    `observe` is made for a server's `on_call_end`, and for its `on_request_end`: methods of gRPC are names,
+    those of the remoting protocol numbers.
+    """
 
     def __init__(self) -> None:
-        self.by_key: dict[tuple[str, int | str, bool], Histogram] = {}
+        self.by_key: dict[tuple[str | int, int | str, bool], Histogram] = {}
 
-    def observe(self, method: str, ended: int | str, was_deferred: bool, seconds: float) -> None:
+    def observe(self, method: str | int, ended: int | str, was_deferred: bool, seconds: float) -> None:
         """Count one call."""
         self.observe_many(method, ended, was_deferred, seconds, 1)
 
     def observe_many(
-        self, method: str, ended: int | str, was_deferred: bool, seconds: float, count: int
+        self, method: str | int, ended: int | str, was_deferred: bool, seconds: float, count: int
     ) -> None:
         """Count calls that took as long as each other."""
         key = (method, ended, was_deferred)
@@ -54,7 +61,11 @@ class CallTimes:
         by_labels: dict[Labels, list[Histogram]] = {}
         for (method, ended, was_deferred), histogram in list(self.by_key.items()):
             polled = "true" if was_deferred and method in POLLS else "false"
-            labels: Labels = ("grpc", method, code_name(ended), polled, result_of(ended))
+            labels: Labels
+            if isinstance(method, int):
+                labels = ("remoting", request_name(method), response_name(ended), polled, "success")
+            else:
+                labels = ("grpc", method, code_name(ended), polled, result_of(ended))
             by_labels.setdefault(labels, []).append(histogram)
         for labels, histograms in by_labels.items():
             yield labels, merge(histograms)
@@ -126,6 +137,16 @@ def merge(histograms: list[Histogram]) -> Histogram:
     both.counts = [sum(counts) for counts in zip(*(one.counts for one in histograms), strict=True)]
     both.total = sum(one.total for one in histograms)
     return both
+
+
+def request_name(code: int) -> str:
+    """Return the name of a request of the remoting protocol."""
+    return RequestCode(code).name.lower() if code in REQUEST_CODES else OTHER
+
+
+def response_name(code: int | str) -> str:
+    """Return the name of a response's code of the remoting protocol."""
+    return ResponseCode(code).name.lower() if code in RESPONSE_CODES else str(code)
 
 
 @cache

@@ -44,7 +44,15 @@ from whimbrel.rpc.server.protocol_detection import HANDSHAKE_S, host_and_port
 if TYPE_CHECKING:
     from whimbrel.rpc.server.native import NativeServer
 
-__all__ = ["KEEPALIVE_S", "KEEPALIVE_TIMEOUT_S", "REQUEST_S", "WRITE_BYTES_HIGH", "NativeConnection"]
+__all__ = [
+    "COUNT_BYTES",
+    "KEEPALIVE_S",
+    "KEEPALIVE_TIMEOUT_S",
+    "REQUEST_S",
+    "UNSENT_LIMIT",
+    "WRITE_BYTES_HIGH",
+    "NativeConnection",
+]
 
 WRITE_BYTES_HIGH = 256 << 10  # in a transport; from there on nothing is read from its peer
 KEEPALIVE_S, KEEPALIVE_TIMEOUT_S = 60.0, 20.0
@@ -371,6 +379,11 @@ class NativeConnection(asyncio.Protocol):
     def open_calls(self) -> int:
         """How many calls have begun and are not over."""
         return len(self.conn.streams) + (0 if self.lane is None else self.lane.parked)
+
+    def drain(self) -> None:
+        """Take no calls any more; the server stops."""
+        self.conn.drain()
+        self.flush()
 
     def fail(self, error: ProtocolError) -> None:
         """End the connection for a protocol error of its peer."""

@@ -44,6 +44,7 @@ from whimbrel.model.limits import RPC_MESSAGE_BYTES_MAX
 from whimbrel.model.wire import REASON_TRAILER
 from whimbrel.rpc.api.status import grpc_status
 from whimbrel.rpc.http2.grpc_format import unprefixed
+from whimbrel.rpc.remoting.handlers import RemotingService
 from whimbrel.rpc.server.admission import connections_max
 from whimbrel.rpc.server.budget import OutboxQueue, unread_too_much
 from whimbrel.rpc.server.handlers import (
@@ -463,9 +464,14 @@ class GrpcioServer:
     health: Health
     methods: Methods
 
-    def replace(self, services: Sequence[Service]) -> None:
+    def replace(self, services: Sequence[Service], remoting: RemotingService | None = None) -> None:
         """Serve these services of the same names from the next call on; calls that have begun go on."""
         self.methods.replace(with_standard_services(services, self.health))
+
+    @property
+    def extra_ports(self) -> tuple[int, ...]:
+        """Return none: it listens on one port."""
+        return ()
 
     @property
     def load(self) -> None:

@@ -10,6 +10,7 @@ from whimbrel.model.limits import RPC_MESSAGE_BYTES_MAX
 from whimbrel.rpc.server.handlers import Call, Service
 
 if TYPE_CHECKING:
+    from whimbrel.rpc.remoting.handlers import RemotingService
     from whimbrel.rpc.server.admission import Admission
     from whimbrel.rpc.server.budget import ProcessBudget
 
@@ -110,6 +111,10 @@ class RunningServer(Protocol):
         """The port that it listens on."""
 
     @property
+    def extra_ports(self) -> tuple[int, ...]:
+        """Other ports on which it listens as well; also bound ones."""
+
+    @property
     def streams(self) -> OpenStreams:
         """Counts of its streams."""
 
@@ -121,8 +126,12 @@ class RunningServer(Protocol):
     def address(self) -> str:
         """Return `host:port` as it was bound."""
 
-    def replace(self, services: Sequence[Service]) -> None:
-        """Serve these services of the same names from the next call on; calls that have begun go on."""
+    def replace(self, services: Sequence[Service], remoting: "RemotingService | None" = None) -> None:
+        """Serve these services of the same names from the next call on; calls that have begun go on.
+
+        Args:
+            remoting: what is served by the remoting protocol from then on, where the transport speaks it.
+        """
 
     async def stop(self, grace: float = STOP_GRACE_S) -> None:
         """Take no new calls, end the streams, and give calls in flight `grace` seconds.

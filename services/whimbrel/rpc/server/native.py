@@ -32,10 +32,12 @@ All objects of a call go with their last reference, so Python's cycle collector 
 
 import asyncio
 from collections.abc import Iterable, Sequence
+from typing import TypeAlias
 
 from whimbrel.errors import Refused
 from whimbrel.machine import open_files_limit
 from whimbrel.rpc.http2.stream import Limits
+from whimbrel.rpc.remoting.handlers import RemotingService
 from whimbrel.rpc.server.admission import Admission, Place, connections_max
 from whimbrel.rpc.server.budget import ProcessBudget
 from whimbrel.rpc.server.calls import NativeOutbox
@@ -54,11 +56,14 @@ from whimbrel.rpc.server.protocol_detection import (
 )
 from whimbrel.rpc.server.read_end import ReadEnd
 from whimbrel.rpc.server.reflection import with_standard_services
+from whimbrel.rpc.server.remoting import OnRequestEnd, RemotingConnection
 
 __all__ = ["NativeServer", "serve_native"]
 
 SWEEP_S = 5.0
 BACKLOG = 1024  # connections that wait to be accepted; one that finds no place tries again after a second
+
+AnyConnection: TypeAlias = NativeConnection | RemotingConnection
 
 
 class NativeStreams:
@@ -86,14 +91,18 @@ class NativeServer:
     Attributes:
         methods: by path.
         call_lane: the compiled lane's, where it takes plain calls of some methods; None without one.
+        remoting: what is served by the remoting protocol; None where that is not spoken.
+        on_request_end: called at the end of each of its requests.
         handshaking: connections before protocol detection or TLS are done.
-        connections: that speak HTTP/2.
+        connections: that speak HTTP/2, or the remoting protocol.
         admission: which connections are let in.
         budget: what all of them hold in memory.
         read_end: is told of each read.
         gathered: small reads for the lane; None where nothing is put off to the end of a read.
         tasks: of pulled streams.
         unflushed: connections with responses to write on the loop's next iteration.
+        port: where it listens, also when 0 was asked for.
+        extra_ports: where it listens as well; likewise.
     """
 
     def __init__(
@@ -105,8 +114,11 @@ class NativeServer:
         limits: Limits | None = None,
         admission: Admission | None = None,
         read_end: ReadEnd | None = None,
+        remoting: RemotingService | None = None,
+        on_request_end: OnRequestEnd | None = None,
     ) -> None:
         services = list(services)
+        self.remoting, self.on_request_end = remoting, on_request_end
         self.loop = asyncio.get_running_loop()
         self.health = Health(service.name for service in services)
         self.serve_methods(services)
@@ -117,13 +129,14 @@ class NativeServer:
         self.handshaking: set[ProtocolDetector | TlsProtocol] = set()
         self.rejections, self.refusals = RejectionLog(), RejectionLog()
         self.admission = admission or Admission(connections_max(open_files_limit()))
-        self.budget: ProcessBudget[NativeConnection] = ProcessBudget()
+        self.budget: ProcessBudget[AnyConnection] = ProcessBudget()
         self.context_provider: ContextProvider = None  # type: ignore[assignment]  # set by `start`
-        self.connections: dict[NativeConnection, None] = {}  # in the order of their begin
+        self.connections: dict[AnyConnection, None] = {}  # in the order of their begin
         self.tasks: set[asyncio.Task[None]] = set()
-        self.unflushed: list[NativeConnection] = []
+        self.unflushed: list[AnyConnection] = []
         self.host, self.port = "", 0
-        self.listener: asyncio.Server | None = None
+        self.extra_ports: tuple[int, ...] = ()
+        self.listeners: list[asyncio.Server] = []
         self.idle: asyncio.Future[None] | None = None
         self.sweeper: asyncio.TimerHandle | None = None
 
@@ -137,8 +150,9 @@ class NativeServer:
         """Return `host:port` as it was bound."""
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
-    def replace(self, services: Sequence[Service]) -> None:
+    def replace(self, services: Sequence[Service], remoting: RemotingService | None = None) -> None:
         """Serve these services of the same names from the next call on; calls that have begun go on."""
+        self.remoting = remoting
         if self.gathered is not None:
             self.gathered.run()
         self.serve_methods(services)
@@ -157,25 +171,44 @@ class NativeServer:
         """Return an HTTP/2 connection for a peer that was accepted at that moment."""
         return NativeConnection(self, connected_at, place)
 
-    async def start(self, host: str, port: int, tls: TlsSettings) -> None:
+    def new_remoting_connection(self, connected_at: float, place: Place) -> RemotingConnection:
+        """Return a connection for a peer that speaks the remoting protocol."""
+        return RemotingConnection(self, connected_at, place)
+
+    async def start(self, host: str, port: int, tls: TlsSettings, extra_ports: Sequence[int] = ()) -> None:
         """Listen.
 
         Raises:
             CertificateError: the certificate that `tls` names can't be used.
-            OSError: the port is taken, or the host is not one of this machine's.
+            OSError: a port is taken, or the host is not one of this machine's.
         """
-        bracketed = f"[{host}]" if ":" in host else host
         self.context_provider = ContextProvider(self.loop, tls, host)
+        self.host = host
         try:
-            self.listener = await self.loop.create_server(
-                lambda: ProtocolDetector(self), host, port, reuse_port=False, backlog=BACKLOG
+            self.port, *extra = [await self.listen(each) for each in (port, *extra_ports)]
+        except OSError:
+            for listener in self.listeners:
+                listener.close()
+            raise
+        self.extra_ports = tuple(extra)
+        self.sweep()
+
+    async def listen(self, port: int) -> int:
+        """Listen on a port of the server's host, and return it: 0 asks for a free one.
+
+        Raises:
+            OSError: it is taken, or the host is not one of this machine's.
+        """
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        try:
+            listener = await self.loop.create_server(
+                lambda: ProtocolDetector(self), self.host, port, reuse_port=False, backlog=BACKLOG
             )
         except OSError as error:
-            raise OSError(
-                f"can't listen on {bracketed}:{port}: is another process there? ({error})"
-            ) from error
-        self.host, self.port = host, self.listener.sockets[0].getsockname()[1]
-        self.sweep()
+            raise OSError(f"can't listen on {host}:{port}: is another process there? ({error})") from error
+        self.listeners.append(listener)
+        bound: int = listener.sockets[0].getsockname()[1]
+        return bound
 
     def sweep(self) -> None:
         """Check the timeouts of all connections, periodically."""
@@ -184,7 +217,7 @@ class NativeServer:
             each.check_timeouts(now)
         self.sweeper = self.loop.call_later(SWEEP_S, self.sweep)
 
-    def schedule_flush(self, connection: NativeConnection) -> None:
+    def schedule_flush(self, connection: AnyConnection) -> None:
         """Flush a connection on the loop's next iteration, together with others."""
         if not self.unflushed:
             self.loop.call_soon(self.flush)
@@ -211,13 +244,12 @@ class NativeServer:
         if self.gathered is not None:
             self.gathered.run()
         self.streams.close(Refused("this server is stopping"))
-        if self.listener is not None:
-            self.listener.close()
+        for listener in self.listeners:
+            listener.close()
         for waiting in tuple(self.handshaking):
             waiting.transport.abort()
         for connection in tuple(self.connections):
-            connection.conn.drain()
-            connection.flush()
+            connection.drain()
         self.idle = self.loop.create_future()
         self.notify_if_idle()
         await asyncio.wait({self.idle}, timeout=grace)
@@ -240,12 +272,15 @@ async def serve_native(
     limits: Limits | None = None,
     admission: Admission | None = None,
     read_end: ReadEnd | None = None,
+    remoting: RemotingService | None = None,
+    on_request_end: OnRequestEnd | None = None,
+    extra_ports: Sequence[int] = (),
 ) -> NativeServer:
     """Start to serve on `host` and `port`, as `serving.serve` does.
 
     Raises:
         CertificateError: the certificate that `tls` names can't be used.
-        OSError: the port is taken, or the host is not one of this machine's.
+        OSError: a port is taken, or the host is not one of this machine's.
     """
     server = NativeServer(
         services,
@@ -254,6 +289,8 @@ async def serve_native(
         limits=limits,
         admission=admission,
         read_end=read_end,
+        remoting=remoting,
+        on_request_end=on_request_end,
     )
-    await server.start(host, port, tls or TlsSettings())
+    await server.start(host, port, tls or TlsSettings(), extra_ports)
     return server

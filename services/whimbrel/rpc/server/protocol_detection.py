@@ -1,12 +1,17 @@
-"""Finds out by its first byte what a new connection speaks: TLS, HTTP/2 in plaintext, or something else.
+"""Finds out by its first byte what a new connection speaks: TLS, HTTP/2, the remoting protocol, or else.
 
-    ProtocolDetector ──(0x16)──► TlsProtocol ──(handshake done)──► NativeConnection over a `TlsTransport`
+    ProtocolDetector ──(0x16)──► TlsProtocol ──(handshake done)──► one of those below, over a `TlsTransport`
        ├──(P, of PRI * HTTP/2.0)──► NativeConnection takes the transport over
+       ├──(0x00, of a frame's length)──► RemotingConnection, where the server serves that
        └──(anything else)──► closed, with a line in the log
 
-Nothing is sent before the first byte. A plaintext connection then owns its transport, so that detection costs
-it one call. A connection that is not let in (`admission.py`) is told so by GOAWAY when its first byte is one
-of plaintext, and is closed without a word under TLS.
+Under TLS a peer that has chosen h2 by ALPN speaks HTTP/2. RocketMQ's clients know no ALPN: of a peer that
+offers nothing the first byte that it encrypts decides.
+
+Nothing is sent before the first byte. A plaintext
+connection then owns its transport, so that detection costs it one call. A connection that is not let in
+(`admission.py`) is told so by GOAWAY when its first byte is one of plaintext, and is closed without a word
+under TLS.
 
 **Bounds.** A peer must have sent HTTP/2's preface and settings within `HANDSHAKE_S` of being accepted, else
 it is cut off: here while nothing, half a ClientHello or half a handshake has come, in
@@ -17,23 +22,23 @@ import asyncio
 import datetime
 import logging
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, cast
 
 from whimbrel.rpc.http2.connection import Connection
 from whimbrel.rpc.http2.errors import Code, ProtocolError
 from whimbrel.rpc.server.admission import Place
 from whimbrel.rpc.server.certificates import CertificateError, TlsSettings, configured, self_signed
-from whimbrel.rpc.server.tls import HANDSHAKE_RECORD, TlsSession
+from whimbrel.rpc.server.tls import HANDSHAKE_RECORD, PROTOCOL, TlsSession
 
 if TYPE_CHECKING:
-    from whimbrel.rpc.server.connection import NativeConnection
-    from whimbrel.rpc.server.native import NativeServer
+    from whimbrel.rpc.server.native import AnyConnection, NativeServer
 
 __all__ = ["HANDSHAKE_S", "ContextProvider", "ProtocolDetector", "RejectionLog", "host_and_port"]
 
 HANDSHAKE_S = 20.0
 HTTP2_FIRST_BYTE = b"P"[0]
+REMOTING_FIRST_BYTE = 0  # of a frame's length: frames have less than 16 MiB
 # A ClientHello comes in a few pieces. What comes in more is read in larger ones.
 HELLO_PIECES_AT_ONCE, HELLO_PAUSE_S = 8, 0.02
 SHOWN_BYTES = 24  # of the first bytes, in the log
@@ -51,7 +56,7 @@ PROTOCOL_HINTS = (
         b"\x0d\x0a\x0d\x0a\x00\x0d\x0a\x51",
         "a PROXY header, which nobody here reads: switch it off at the proxy",
     ),
-    (b"\x00\x00", "RocketMQ's remoting protocol, perhaps: clients of 5.x speak gRPC"),
+    (b"\x00", "RocketMQ's remoting protocol, perhaps, which is not spoken here: see docs/remoting.md"),
 )
 
 logger = logging.getLogger(__name__)
@@ -80,7 +85,9 @@ class RejectionLog:
 def describe_bytes(data: bytes) -> str:
     """Return a text on the first bytes of a rejected connection."""
     guess = next((f" ({text})" for begin, text in PROTOCOL_HINTS if data.startswith(begin)), "")
-    return f"neither TLS nor HTTP/2, closed: it began with {data[:SHOWN_BYTES]!r}{guess}"
+    return (
+        f"neither TLS nor a protocol that is spoken here, closed: it began with {data[:SHOWN_BYTES]!r}{guess}"
+    )
 
 
 class ContextProvider:
@@ -156,8 +163,7 @@ class ProtocolDetector(asyncio.Protocol):
         self.server.handshaking.discard(self)
         if self.place.refused:
             self.refuse(data)
-        elif data[0] == HTTP2_FIRST_BYTE:
-            connection = self.server.new_connection(self.connected_at, self.place)
+        elif (connection := plain_connection(self.server, self.connected_at, self.place, data)) is not None:
             self.transport.set_protocol(connection)
             connection.connection_made(self.transport)
             connection.data_received(data)
@@ -181,12 +187,23 @@ class ProtocolDetector(asyncio.Protocol):
             self.transport.abort()
 
 
+def plain_connection(
+    server: "NativeServer", connected_at: float, place: Place, data: bytes
+) -> "AnyConnection | None":
+    """Return the connection for a peer that begins with these bytes; None: it speaks no protocol of ours."""
+    if data[0] == HTTP2_FIRST_BYTE:
+        return server.new_connection(connected_at, place)
+    if data[0] == REMOTING_FIRST_BYTE and server.remoting is not None:
+        return server.new_remoting_connection(connected_at, place)
+    return None
+
+
 class TlsProtocol(asyncio.Protocol):
-    """A connection under TLS: decrypts for its HTTP/2 connection, which begins when the handshake is done.
+    """A connection under TLS: decrypts for the connection that takes what it says.
 
     Attributes:
         session: None while the server's context is being made.
-        connection: None before the handshake is done.
+        connection: None before it is known what the peer speaks.
         pending: received before there was a session.
         pieces: in which the ClientHello has come so far.
     """
@@ -195,7 +212,7 @@ class TlsProtocol(asyncio.Protocol):
         self.server, self.connected_at, self.place = server, connected_at, place
         self.transport: asyncio.Transport = None  # type: ignore[assignment]
         self.session: TlsSession | None = None
-        self.connection: NativeConnection | None = None
+        self.connection: AnyConnection | None = None
         self.pending = b""
         self.pieces = 0
 
@@ -236,9 +253,7 @@ class TlsProtocol(asyncio.Protocol):
         if session.hello is not None:
             self.wait_for_more()
         if self.connection is None and session.established:
-            self.server.handshaking.discard(self)
-            self.connection = self.server.new_connection(self.connected_at, self.place)
-            self.connection.connection_made(TlsTransport(self.transport, session))
+            self.begin_connection(session, plain)
         if out := session.take():
             self.transport.write(out)
         if plain and self.connection is not None:
@@ -249,6 +264,21 @@ class TlsProtocol(asyncio.Protocol):
             self.transport.close()
         elif session.ended:
             self.transport.close()
+
+    def begin_connection(self, session: TlsSession, plain: bytes) -> None:
+        """Make the connection for what the peer speaks, as soon as that is known."""
+        if session.protocol == PROTOCOL:
+            self.connection = self.server.new_connection(self.connected_at, self.place)
+        elif plain:
+            self.connection = plain_connection(self.server, self.connected_at, self.place, plain)
+            if self.connection is None:
+                peer = host_and_port(self.transport.get_extra_info("peername"))
+                self.server.rejections.report(peer, describe_bytes(plain), self.server.loop.time())
+                self.server.handshaking.discard(self)
+                self.transport.abort()
+        if self.connection is not None:
+            self.server.handshaking.discard(self)
+            self.connection.connection_made(TlsTransport(self.transport, session))
 
     def wait_for_more(self) -> None:
         """Read the rest of a ClientHello a little later when it comes in many pieces."""
@@ -280,7 +310,7 @@ class TlsProtocol(asyncio.Protocol):
             self.connection.resume_writing()
 
     def check_timeouts(self, now: float) -> None:
-        """Cut off a peer that does not finish the handshake."""
+        """Cut off a peer that does not finish the handshake, or says nothing after it."""
         if now - self.connected_at > HANDSHAKE_S:
             self.transport.abort()
 
@@ -296,6 +326,10 @@ class TlsTransport(asyncio.Transport):
         self.session.send(bytes(data))
         if out := self.session.take():
             self.real.write(out)
+
+    def writelines(self, list_of_data: Iterable[bytes | bytearray | memoryview]) -> None:
+        """Encrypt and write."""
+        self.write(b"".join(list_of_data))
 
     def close(self) -> None:
         """Send close_notify, and close when all is written."""

@@ -8,10 +8,12 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:  # the settings of processes take `Transport` and `DEFAULT` from here, and nothing else
+    from whimbrel.rpc.remoting.handlers import RemotingService
     from whimbrel.rpc.server.certificates import TlsSettings
     from whimbrel.rpc.server.handlers import Service
     from whimbrel.rpc.server.limits import Guard, OnCallEnd, RunningServer
     from whimbrel.rpc.server.read_end import ReadEnd
+    from whimbrel.rpc.server.remoting import OnRequestEnd
 
 __all__ = ["DEFAULT", "Transport", "serve"]
 
@@ -31,6 +33,9 @@ async def serve(
     tls: "TlsSettings | None" = None,
     transport: Transport | None = None,
     read_end: "ReadEnd | None" = None,
+    remoting: "RemotingService | None" = None,
+    on_request_end: "OnRequestEnd | None" = None,
+    extra_ports: Sequence[int] = (),
 ) -> "RunningServer":
     """Start to serve on `host` and `port`; 0 is any free port. Health and reflection are served as well.
 
@@ -41,10 +46,14 @@ async def serve(
         tls: where native has its certificate from; without, it makes one for as long as it runs.
         transport: None is `DEFAULT`.
         read_end: told of the reads of each connection, by native.
+        remoting: what is served by RocketMQ's remoting protocol on the same port, by native only.
+        on_request_end: called at the end of each request of that protocol.
+        extra_ports: of the same host, on which the same is served, by native only; 0 is any free one. Clients
+            of RocketMQ 4 expect some at certain ports.
 
     Raises:
         CertificateError: the certificate that `tls` names can't be used.
-        OSError: the port is taken, or the host is not one of this machine's; the text says so.
+        OSError: a port is taken, or the host is not one of this machine's; the text says so.
     """
     if (transport or DEFAULT) == "native":
         from whimbrel.rpc.server.native import serve_native
@@ -57,7 +66,11 @@ async def serve(
             guard=guard,
             tls=tls,
             read_end=read_end,
+            remoting=remoting,
+            on_request_end=on_request_end,
+            extra_ports=extra_ports,
         )
+    assert not extra_ports, "grpcio listens on one port; settings that ask for more are refused with it"
     from whimbrel.rpc.server.grpcio import serve_grpcio
 
     return await serve_grpcio(services, host=host, port=port, on_call_end=on_call_end, guard=guard)

@@ -8,7 +8,7 @@
 
 The ClientHello is parsed before OpenSSL sees it, for its ALPN extension alone (RFC 7301): Python's binding
 goes on without a protocol where none is in common, and the peer would then speak HTTP/1.1 to us. A peer that
-offers none is let in: what it sends next must be HTTP/2 anyway. All other faults of a ClientHello are left to
+offers none is let in: what it sends next tells what it speaks. All other faults of a ClientHello are left to
 OpenSSL.
 
 **Bounds.** A ClientHello has at most `HELLO_BYTES_MAX`; of later records OpenSSL holds one that is not whole.
@@ -90,6 +90,11 @@ class TlsSession:
         self.reader = HelloReader()
         self.established = self.ended = False
         self.error: str | None = None
+
+    @property
+    def protocol(self) -> str | None:
+        """What was agreed on by ALPN; None for nothing."""
+        return self.ssl.selected_alpn_protocol()
 
     def receive(self, data: bytes) -> bytes:
         """Take bytes of the peer; return the plaintext in them."""

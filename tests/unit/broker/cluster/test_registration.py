@@ -18,6 +18,7 @@ class Rig:
         registration = Registration(
             ["127.0.0.1:1"], facts=self.facts, on_members=lambda *_: None, on_lost=lambda _: None
         )
+        self.registration = registration
         (self.session,) = registration.sessions
         self.stream = self.session.requests()
 
@@ -83,3 +84,49 @@ async def test_a_nameserver_that_missed_a_change_gets_the_whole_table_at_once() 
     assert await rig.next() == (["t"], [])
     rig.make("u")
     assert await rig.next() == ([], ["u"])
+
+
+async def test_who_waits_for_a_topic_to_be_known_is_called_with_the_answer_to_it() -> None:
+    rig = Rig()
+    called: list[str] = []
+    await rig.next()
+    rig.answer(takes_changes=True)
+    rig.make("t")
+    rig.registration.once_known(lambda: called.append("t"), 10)
+    assert called == []
+    assert await rig.next() == ([], ["t"])
+    assert called == []
+    rig.answer(takes_changes=True)
+    assert called == ["t"] and not rig.registration.waiting
+    rig.registration.once_known(lambda: called.append("again"), 10)
+    assert called == ["t", "again"], "it is known already"
+
+
+async def test_a_nameserver_that_wants_the_whole_table_knows_a_topic_only_after_that() -> None:
+    rig = Rig()
+    called: list[str] = []
+    await rig.next()
+    rig.answer(takes_changes=True)
+    rig.make("t")
+    await rig.next()
+    rig.registration.once_known(lambda: called.append("t"), 10)
+    rig.answer(takes_changes=True, topics_wanted=True)
+    assert called == []
+    assert await rig.next() == (["t"], [])
+    rig.answer(takes_changes=True)
+    assert called == ["t"]
+
+
+async def test_without_a_nameserver_nobody_waits_and_a_silent_one_is_waited_for_only_so_long() -> None:
+    rig = Rig()
+    called: list[str] = []
+    rig.registration.once_known(lambda: called.append("none"), 10)
+    assert called == ["none"]
+    await rig.next()
+    rig.answer()
+    rig.make("t")
+    over = asyncio.Event()
+    rig.registration.once_known(over.set, 0.01)
+    assert not over.is_set()
+    await asyncio.wait_for(over.wait(), 5)
+    assert not rig.registration.waiting

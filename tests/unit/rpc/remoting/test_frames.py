@@ -1,7 +1,7 @@
-"""Frames: both headers, cut at every byte, wrong ones; and what real clients and servers sent (`recorded.jsonl`).
+"""Frames: both headers, cut at every byte, wrong ones; and recordings of real clients (`recorded.jsonl`).
 
-A line of the recording is a frame of RocketMQ 4.9.3 or 5.3.3, a client of Java, Go or C++, or mqadmin: `d` tells
-the direction (`>` to the server), `ext` the fields, `of` the scenario. One of each kind was kept.
+A line of the recording is a frame of RocketMQ 4.9.3 or 5.3.3, a client of Java, Go or C++, or mqadmin: `d`
+tells the direction (`>` to the server), `ext` the fields, `of` the scenario. One of each kind was kept.
 """
 
 import json
@@ -103,8 +103,9 @@ def test_recorded_commands_are_read_and_written(line: dict[str, Any]) -> None:
     )
     assert found == command
     as_sent = json.dumps(
-        {"code": command.code, "language": command.language, "version": command.version, "opaque": command.opaque,
-         "flag": command.flag, "remark": command.remark, "extFields": line["ext"], "unknown": [1, {}]}
+        {"code": command.code, "language": command.language, "version": command.version,
+         "opaque": command.opaque, "flag": command.flag, "remark": command.remark,
+         "extFields": line["ext"], "unknown": [1, {}]}
     )  # fmt: skip
     (found,) = read(frame(as_sent.encode() + b"\n", command.body))
     assert found.fields == {name: str(value) for name, value in fields.items()}
@@ -117,8 +118,8 @@ def test_frames_may_be_cut_at_any_byte_and_come_together() -> None:
         encode_frame(each) if index % 2 else binary_frame(each) for index, each in enumerate(wanted)
     )
     wanted = [
-        Command(each.code, each.opaque, each.fields or NO_FIELDS if index % 2 == 0 else each.fields, each.body,
-                each.flag, each.language, each.version, each.remark)
+        Command(each.code, each.opaque, each.fields or NO_FIELDS if index % 2 == 0 else each.fields,
+                each.body, each.flag, each.language, each.version, each.remark)
         for index, each in enumerate(wanted)
     ]  # fmt: skip
     for cut in range(len(data) + 1):

@@ -1,0 +1,136 @@
+"""The header of a send, in both of its forms, and the text of a message's properties.
+
+    V2 (310, 320)   a producer group, b topic, c default topic, d its queues, e queue id, f system flag,
+                    g born time in ms, h flag, i properties, j reconsume times, k unit mode, l their maximum,
+                    m batch
+    V1 (10)         the same by their long names
+
+Numbers are decimal digits. A header without one of a to h is refused, as RocketMQ does; what else a client
+sends is ignored.
+
+The text of properties is `name 0x01 value 0x02 name 0x01 value`, with or without a final 0x02. As in RocketMQ
+what has no name or no value is dropped, and of several equal names the last counts.
+
+RocketMQ: SendMessageRequestHeaderV2, MessageDecoder.string2messageProperties.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+from whimbrel.errors import BadRequest
+from whimbrel.model.limits import TIME_MS_MAX
+from whimbrel.rpc.remoting.codes import RequestCode
+from whimbrel.rpc.remoting.command import INT_MAX, Command
+
+__all__ = ["SendHeader", "properties_of", "properties_text", "read_header"]
+
+LONG_NAMES: Final = {
+    "a": "producerGroup",
+    "b": "topic",
+    "c": "defaultTopic",
+    "d": "defaultTopicQueueNums",
+    "e": "queueId",
+    "f": "sysFlag",
+    "g": "bornTimestamp",
+    "h": "flag",
+    "i": "properties",
+    "j": "reconsumeTimes",
+    "l": "maxReconsumeTimes",
+    "m": "batch",
+}
+SHORT_NAMES: Final = {name: name for name in LONG_NAMES}
+DIGITS_MAX = 80  # of all numbers together: reading one of very many takes long
+V1_CODES: Final = frozenset((RequestCode.SEND_MESSAGE, RequestCode.SEND_REPLY_MESSAGE))
+
+
+@dataclass(slots=True)
+class SendHeader:
+    """What a send says beside the body.
+
+    Attributes:
+        queue_id: negative leaves it to the broker.
+        default_topic, default_queues: what a topic that is made by the send is made like.
+        properties: by name.
+        max_reconsume_times: -1 where it is not said.
+        batch: the body holds several messages.
+    """
+
+    topic: str
+    queue_id: int
+    sys_flag: int
+    born_ms: int
+    flag: int
+    reconsume_times: int
+    max_reconsume_times: int
+    batch: bool
+    default_topic: str
+    default_queues: int
+    properties: dict[str, str]
+
+
+def read_header(request: Command) -> SendHeader:
+    """Return the header of a send.
+
+    Raises:
+        BadRequest: a field is missing, or is no number.
+    """
+    fields = request.fields
+    names = SHORT_NAMES
+    if request.code in V1_CODES:
+        names = LONG_NAMES
+        fields = {short: fields[name] for short, name in LONG_NAMES.items() if name in fields}
+    get = fields.get
+    topic, default, text = get("b"), get("c"), get("i")
+    queue, system, born, flag = get("e"), get("f"), get("g"), get("h")
+    queues, times, most = get("d"), get("j") or "0", get("l") or ""
+    if topic and default is not None and queue and system and born and flag and queues and "a" in fields:
+        digits = queue + system + born + flag + queues + times + most
+        if digits.isdigit() and digits.isascii() and len(digits) < DIGITS_MAX:
+            header = SendHeader(
+                topic, int(queue), int(system), int(born), int(flag), int(times), int(most) if most else -1,
+                get("m") == "true", default, int(queues), properties_of(text) if text else {},
+            )  # fmt: skip
+            if (
+                max(header.queue_id, header.sys_flag, header.flag, header.default_queues) <= INT_MAX
+                and max(header.reconsume_times, header.max_reconsume_times) <= INT_MAX
+                and header.born_ms <= TIME_MS_MAX
+            ):
+                return header
+    return read_unusual(request, names)
+
+
+def read_unusual(request: Command, names: dict[str, str]) -> SendHeader:
+    """Return a header with negative numbers, or raise what is wrong with it."""
+    request.text(names["a"])
+    born_ms = request.int64(names["g"])
+    if not 0 <= born_ms <= TIME_MS_MAX:
+        raise BadRequest(f"the born time, {born_ms} ms, is not between the years 1970 and 9999")
+    return SendHeader(
+        request.text(names["b"]),
+        request.int32(names["e"]),
+        request.int32(names["f"]),
+        born_ms,
+        request.int32(names["h"]),
+        request.int32(names["j"], 0),
+        request.int32(names["l"], -1),
+        request.boolean(names["m"]),
+        request.text(names["c"]),
+        request.int32(names["d"]),
+        properties_of(request.fields.get(names["i"], "")),
+    )
+
+
+def properties_of(text: str) -> dict[str, str]:
+    """Return the properties of a text."""
+    found: dict[str, str] = {}
+    for pair in text.split("\x02"):
+        name, _, value = pair.partition("\x01")
+        if value and name:
+            found[name] = value
+    return found
+
+
+def properties_text(properties: dict[str, str]) -> bytes:
+    """Return properties as a record has them, each with its separator behind it."""
+    text = "".join([f"{name}\x01{value}\x02" for name, value in properties.items()])
+    return text.encode("utf-8", "replace")  # half a surrogate pair is a question mark in Java as well

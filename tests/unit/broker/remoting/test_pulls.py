@@ -1,0 +1,215 @@
+"""Pulls by the remoting protocol, at once and held. Numbers are those of the gateway's checklist."""
+
+import tracemalloc
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from remotingkit import FakePeer, Handlers, messages_in
+from whimbrel.broker.remoting.held_pulls import PEER_HELD_MAX, HeldPull
+from whimbrel.deferred import Deferred
+from whimbrel.errors import NotReady
+from whimbrel.rpc.remoting.handlers import Reply
+
+
+@pytest.fixture
+def rig(tmp_path: Path) -> Iterator[Handlers]:
+    handlers = Handlers(tmp_path)
+    handlers.topic("T")
+    yield handlers
+    handlers.close()
+
+
+def reply(outcome: Any) -> Reply:
+    if isinstance(outcome, Deferred):
+        assert outcome.done and outcome.error is None
+        outcome = outcome.result
+    assert isinstance(outcome, Reply)
+    return outcome
+
+
+def held(outcome: Any) -> HeldPull:
+    assert isinstance(outcome, HeldPull) and not outcome.done
+    return outcome
+
+
+def bodies(outcome: Any) -> list[bytes]:
+    return [message.body for message in messages_in(reply(outcome).body)]
+
+
+def where(outcome: Any) -> tuple[int, str | None, str, str, str]:
+    found = reply(outcome)
+    fields = found.fields
+    assert fields["suggestWhichBrokerId"] == "0"
+    return found.code, found.remark, fields["nextBeginOffset"], fields["minOffset"], fields["maxOffset"]
+
+
+def test_24_bodies_equal_the_logs_bytes(rig: Handlers) -> None:
+    for number in range(5):
+        rig.send(body=b"%d" % number, e=number % 2)
+    outcome = rig.pull()
+    assert where(outcome) == (0, "FOUND", "3", "0", "3")
+    stored = b"".join(rig.store.read(place, size) for place, size, _ in rig.store.queue_units("T", 0, 0, 9))
+    assert b"".join(reply(outcome).body) == stored
+    assert bodies(rig.pull(1)) == [b"2", b"4"]
+
+
+def test_22_outside_of_the_queue(rig: Handlers) -> None:
+    assert where(rig.pull(0)) == (19, "NO_MESSAGE_IN_QUEUE", "0", "0", "0")
+    assert where(rig.pull(5)) == (21, "NO_MESSAGE_IN_QUEUE", "0", "0", "0")
+    rig.send()
+    assert where(rig.pull(1)) == (19, "OFFSET_OVERFLOW_ONE", "1", "0", "1")
+    assert where(rig.pull(9)) == (21, "OFFSET_OVERFLOW_BADLY", "0", "0", "1")
+    assert where(rig.pull(-1)) == (21, "OFFSET_TOO_SMALL", "0", "0", "1")
+
+
+def test_22_a_slave_corrects_nothing(tmp_path: Path) -> None:
+    rig = Handlers(tmp_path, master=False)
+    rig.topic("T")
+    rig.send()
+    assert where(rig.pull(9)) == (20, "OFFSET_OVERFLOW_BADLY", "9", "0", "1")
+    assert where(rig.pull(-1)) == (20, "OFFSET_TOO_SMALL", "-1", "0", "1")
+    rig.pull(0, sysFlag=5, commitOffset=1)
+    assert not rig.commits
+    rig.close()
+
+
+def test_23_messages_and_bytes_are_bounded(rig: Handlers) -> None:
+    for number in range(40):
+        rig.send(body=b"%d" % number)
+    assert len(bodies(rig.pull(maxMsgNums=64))) == 32
+    assert len(bodies(rig.pull(maxMsgNums=3))) == 3
+    assert len(bodies(rig.pull(maxMsgBytes=400))) == 3  # of some 130 bytes each
+    assert len(bodies(rig.pull(maxMsgBytes=1))) == 1  # the first one is never too large
+    for _ in range(6):
+        rig.send(body=b"x" * 40_000, e=1)
+    assert len(bodies(rig.pull(queueId=1))) == 6
+    rig.send(body=b"x" * 40_000, e=1)
+    assert len(bodies(rig.pull(queueId=1))) == 6  # 256 KiB
+
+
+def test_25_lite_pulls_are_the_same(rig: Handlers) -> None:
+    rig.send()
+    fields = {
+        "consumerGroup": "g", "topic": "T", "queueId": 0, "queueOffset": 0, "maxMsgNums": 32, "sysFlag": 20,
+        "commitOffset": 0, "suspendTimeoutMillis": 0, "subscription": "*", "subVersion": 0,
+        "expressionType": "TAG", "maxMsgBytes": 2147483647,
+    }  # fmt: skip
+    assert len(messages_in(rig.call(361, fields).body)) == 1
+
+
+def test_tags_are_compared_by_their_codes_and_filtered_runs_are_skipped(rig: Handlers) -> None:
+    for number in range(10):
+        rig.send(body=b"%d" % number, i=f"TAGS\x01{'AB'[number % 2]}")
+    assert bodies(rig.pull(subscription="B")) == [b"1", b"3", b"5", b"7", b"9"]
+    assert where(rig.pull(subscription="C")) == (20, "NO_MATCHED_MESSAGE", "10", "0", "10")
+    assert reply(rig.pull(subscription="||")).code == 23
+
+
+def test_sql_reads_properties(rig: Handlers) -> None:
+    for number in range(10):
+        rig.send(body=b"%d" % number, i=f"n\x01{number}")
+    assert bodies(rig.pull(subscription="n > 6", expressionType="SQL92")) == [b"7", b"8", b"9"]
+    assert where(rig.pull(subscription="n > 60", expressionType="SQL92"))[0] == 20
+    assert reply(rig.pull(subscription="n >", expressionType="SQL92")).code == 23
+
+
+def test_14_without_its_own_subscription_the_groups_counts(rig: Handlers) -> None:
+    rig.send()
+    assert reply(rig.pull(sysFlag=0)).code == 24
+    assert reply(rig.pull(consumerGroup="")).code == 1
+    assert reply(rig.pull(topic="none")).code == 17
+    assert reply(rig.pull(queueId=4)).code == 1
+    rig.topic("writeonly", permission=2)
+    assert reply(rig.pull(topic="writeonly")).code == 16
+
+
+def test_the_offset_that_a_pull_carries_is_committed_once(rig: Handlers) -> None:
+    rig.send()
+    waiting = held(rig.pull(1, sysFlag=7, commitOffset=1))
+    assert rig.commits == [("g", "T", 0, 1)]
+    rig.send()
+    rig.run_soon()
+    assert bodies(waiting) == [b"hello"] and len(rig.commits) == 1
+
+
+def test_19_a_held_pull_is_answered_by_a_message_that_it_wants(rig: Handlers) -> None:
+    waiting = held(rig.pull(sysFlag=6, subscription="A"))
+    rig.send(e=1)
+    assert not rig.soon  # another queue
+    rig.send(i="TAGS\x01B")
+    rig.run_soon()
+    held(waiting)
+    rig.send(body=b"wanted", i="TAGS\x01A")
+    rig.run_soon()
+    assert bodies(waiting) == [b"wanted"] and where(waiting)[2] == "2"
+    assert not rig.pulls.held.count
+
+
+def test_19_nothing_new_is_told_after_the_time_that_was_asked_for(rig: Handlers) -> None:
+    waiting = held(rig.pull(sysFlag=6))
+    rig.now_ms = 14_000
+    rig.pulls.expire()
+    held(waiting)
+    rig.now_ms = 16_000
+    rig.pulls.expire()
+    assert where(waiting) == (19, "NO_MESSAGE_IN_QUEUE", "0", "0", "0")
+
+
+def test_20_all_held_pulls_of_a_queue_are_answered(rig: Handlers) -> None:
+    waiting = [held(rig.pull(sysFlag=6)), held(rig.pull(sysFlag=6, peer=FakePeer()))]
+    waiting.append(held(rig.pull(sysFlag=6, consumerGroup="h")))
+    rig.send()
+    rig.run_soon()
+    assert [bodies(each) for each in waiting] == [[b"hello"]] * 3
+
+
+def test_21_a_held_pull_dies_with_its_connection(rig: Handlers) -> None:
+    waiting = held(rig.pull(sysFlag=6))
+    waiting.cancel()
+    assert not rig.pulls.held.count and not rig.pulls.held.by_peer
+    rig.send()
+    assert not rig.soon
+
+
+def test_21_ten_thousand_held_pulls_take_less_than_five_megabytes(rig: Handlers) -> None:
+    peers = [FakePeer() for _ in range(10)]
+    tracemalloc.start()
+    try:
+        for number in range(10_000):
+            held(rig.pull(sysFlag=6, queueId=number % 4, peer=peers[number % 10]))
+        used, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert rig.pulls.held.count == 10_000 and used < 5_000_000, used
+
+
+def test_held_pulls_of_a_connection_are_bounded(rig: Handlers) -> None:
+    for _ in range(PEER_HELD_MAX):
+        held(rig.pull(sysFlag=6))
+    assert reply(rig.pull(sysFlag=6)).code == 2
+    held(rig.pull(sysFlag=6, peer=FakePeer()))
+
+
+def test_a_peer_that_reads_too_little_gets_no_messages_and_loses_none(rig: Handlers) -> None:
+    waiting = held(rig.pull(sysFlag=6))
+    rig.peer.overloaded = True
+    rig.send()
+    rig.run_soon()
+    assert where(waiting) == (20, "NO_MATCHED_MESSAGE", "0", "0", "1") and not reply(waiting).body
+
+
+def test_held_pulls_are_refused_when_the_role_ends(rig: Handlers) -> None:
+    waiting = held(rig.pull(sysFlag=6))
+    rig.pulls.close("the broker changes its role")
+    assert isinstance(waiting.error, NotReady) and not rig.pulls.held.count
+
+
+def test_a_topic_that_goes_is_told_to_those_that_wait(rig: Handlers) -> None:
+    waiting = held(rig.pull(sysFlag=6))
+    rig.topics.remove("T")
+    rig.now_ms = 20_000
+    rig.pulls.expire()
+    assert reply(waiting).code == 17
