@@ -89,6 +89,9 @@ class StoreAppender:
     def when_durable(self, end: int, answer: Any) -> None:
         self.waiting.append(answer)
 
+    def when_held(self, end: int, copies: int, answer: Any) -> None:
+        self.waiting.append(answer)
+
     def complete_waiting(self) -> None:
         pass
 
@@ -126,7 +129,7 @@ class Handlers:
         self.appender = StoreAppender(self.store)
         admission = Admission(
             self.topics,
-            self.appender,  # type: ignore[arg-type]
+            self.appender,
             cluster="Cluster",
             store_host=pack_host("127.0.0.1", 10911),
             clock=lambda: NOW,
@@ -160,7 +163,7 @@ class Handlers:
         self.internal = InternalAppender(
             self.topics,
             self.appender,
-            store_host=lambda: admission.store_host,  # type: ignore[arg-type]
+            store_host=lambda: admission.store_host,
         )
         self.loop = FakeLoop()
         self.transactions = Transactions(
