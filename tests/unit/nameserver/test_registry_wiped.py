@@ -1,4 +1,4 @@
-"""The write bit of a broker name, taken out of routes by tools; and ids as clients of RocketMQ 4 know them."""
+"""The write bit of a broker name, taken out of routes by tools; ids as clients of RocketMQ 4 know them."""
 
 from dataclasses import replace
 
