@@ -7,19 +7,27 @@ from pathlib import Path
 from typing import Any
 
 from storekit import OPTIONS, open_master
+from transactionkit import FakeLoop, FakePositions
 from whimbrel.broker.api.receive import ReadSplitting
 from whimbrel.broker.consume.filters import compile_filter
 from whimbrel.broker.produce.admission import Admission
+from whimbrel.broker.produce.internal_append import InternalAppender
 from whimbrel.broker.remoting.pulls import Pulls
+from whimbrel.broker.remoting.records import Records
+from whimbrel.broker.remoting.replies import Replies
+from whimbrel.broker.remoting.send_back import SendBack
 from whimbrel.broker.remoting.sends import Sends
+from whimbrel.broker.remoting.transactions import EndTransactions
 from whimbrel.broker.tables.groups import GroupTable
 from whimbrel.broker.tables.remoting_clients import RemotingClients
 from whimbrel.broker.tables.topics import TopicTable
+from whimbrel.broker.transactions.records import make_half
+from whimbrel.broker.transactions.transactions import Transactions
 from whimbrel.deferred import Deferred
 from whimbrel.errors import NotWritable, Throttled, WhimbrelError
-from whimbrel.model.topic import TopicConfig
+from whimbrel.model.topic import MessageType, TopicConfig
 from whimbrel.rpc.remoting.command import Command
-from whimbrel.rpc.remoting.handlers import Outcome, Reply, reply_to_error
+from whimbrel.rpc.remoting.handlers import Handle, Outcome, Reply, reply_to_error
 from whimbrel.store.bulk_source import BulkSource
 from whimbrel.store.codec import StoredMessage, decode_record, pack_host
 
@@ -81,6 +89,27 @@ class StoreAppender:
     def when_durable(self, end: int, answer: Any) -> None:
         self.waiting.append(answer)
 
+    def when_held(self, end: int, copies: int, answer: Any) -> None:
+        self.waiting.append(answer)
+
+    def complete_waiting(self) -> None:
+        pass
+
+
+class HalfDetour:
+    """Makes halves; see `api.send.Detour`."""
+
+    def redirect(self, drafts: Any, special: Any) -> Any:
+        for draft in drafts:
+            make_half(draft)
+        return drafts
+
+    def appended(self, drafts: Any, places: Any) -> None:
+        pass
+
+    def stored(self, entry: Any, draft: Any, place: Any) -> None:
+        raise AssertionError("only gRPC's responses have entries")
+
 
 class Handlers:
     """Sends and pulls over a store.
@@ -100,7 +129,7 @@ class Handlers:
         self.appender = StoreAppender(self.store)
         admission = Admission(
             self.topics,
-            self.appender,  # type: ignore[arg-type]
+            self.appender,
             cluster="Cluster",
             store_host=pack_host("127.0.0.1", 10911),
             clock=lambda: NOW,
@@ -131,7 +160,43 @@ class Handlers:
         )
         held = self.pulls.held
         self.store.on_arrival = lambda topic, queue_id, offset, code: held.on_arrival(topic, queue_id)
-        self.handles = {**self.sends.handles(), **self.pulls.handles()}
+        self.internal = InternalAppender(
+            self.topics,
+            self.appender,
+            store_host=lambda: admission.store_host,
+        )
+        self.loop = FakeLoop()
+        self.transactions = Transactions(
+            self.store,
+            self.internal,
+            self.topics,
+            FakePositions(),
+            self.loop,
+            wall_ms=lambda: NOW,
+            safe_end=lambda: 0,
+            timeout_ms=1000,
+            checks_max=3,
+            age_max_ms=3_600_000,
+        )
+        self.asked_by_grpc: list[Any] = []
+
+        def otherwise(one: Any, half: Any) -> None:
+            self.asked_by_grpc.append(one)
+
+        self.ends = EndTransactions(self.transactions, self.store, self.clients, otherwise)
+        self.sends.detours[MessageType.TRANSACTION] = HalfDetour()
+        self.transactions.start()
+        self.loop.turn()
+        self.handles: dict[int, Handle] = {}
+        for part in (
+            self.sends,
+            self.pulls,
+            self.ends,
+            Records(self.store),
+            SendBack(self.topics, self.groups, self.store, self.internal, levels=18),
+            Replies(self.sends, self.clients, clock=lambda: NOW, store_host=lambda: "10.0.0.1:10911"),
+        ):
+            self.handles |= part.handles()
 
     def close(self) -> None:
         self.store.close()

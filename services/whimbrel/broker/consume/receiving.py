@@ -21,7 +21,9 @@ from whimbrel.broker.consume.wakeups import ReceivePoll, RetryTopics, Wakeups, a
 from whimbrel.deferred import Deferred
 from whimbrel.errors import StoreFull, WhimbrelError
 
-__all__ = ["Receiving"]
+__all__ = ["NO_QUEUES", "Receiving"]
+
+NO_QUEUES: frozenset[int] = frozenset()
 
 R = TypeVar("R")
 
@@ -49,6 +51,8 @@ class Receiving:
         self.planner, self.hand_ons, self.wakeups = planner, hand_ons, wakeups
         self.retry_topics = retry_topics
         self.now = now_ms
+        # Returns the queues of a topic that a group's receives leave out (`pulled_queues.py`).
+        self.left_out: Callable[[str, str], frozenset[int]] = lambda group, topic: NO_QUEUES
 
     @overload
     def receive(
@@ -124,6 +128,12 @@ class Receiving:
 
     def take(self, request: ReceiveRequest, now: int) -> tuple[list[Delivered], bool]:
         """Take messages of a topic, and of what is read beside it; also tell whether to try again at once."""
+        left_out = self.left_out(request.group, request.topic)
+        if left_out:
+            kept = tuple(queue_id for queue_id in request.queue_ids if queue_id not in left_out)
+            if not kept:
+                return [], False
+            request = replace(request, queue_ids=kept)
         delivered, more = self.take_from(request, now)
         if self.retry_topics:
             for name, queues in self.retry_topics.get((request.group, request.topic), ()):

@@ -82,6 +82,7 @@ class ConsumerGroups(Protocol):
     """Who consumes by the remoting protocol."""
 
     def group(self, name: str) -> ConsumerGroup | None: ...
+    def owns_positions(self, group: str) -> bool: ...
 
 
 class NotSubscribed(RequestError):
@@ -135,6 +136,10 @@ class Pulls:
         self.held = HeldPulls(lambda: soon(self.serve_woken))
         # Called with topic, group, number and bytes of what goes to consumers.
         self.on_delivered: Callable[[str, str, int, int], None] | None = None
+        # Called with group, topic and queue id of a pull of a member that shares queues out with others.
+        self.on_shared: Callable[[str, str, int], None] = lambda *place: None
+        # Returns where a pull of a group (topic, queue id, offset) is to go on, after a reset; None: there.
+        self.redirect: Callable[[str, str, int, int], int | None] = lambda *place: None
 
     def handles(self) -> dict[int, Handle]:
         """Return the handlers by code."""
@@ -165,6 +170,10 @@ class Pulls:
         suspend_ms = min(request.int64("suspendTimeoutMillis", 0), SUSPEND_MS_MAX)
         topic, group, wanted = self.checked(pull)
         pull.topic, pull.group = topic.name, group.name  # the tables' objects: the request's may go
+        if (moved := self.redirected(pull)) is not None:
+            return moved
+        if self.clients.owns_positions(group.name):
+            self.on_shared(group.name, topic.name, pull.queue_id)
         found = self.read(pull, wanted)
         if flags & COMMIT and self.master:
             self.commit(group.name, topic.name, pull.queue_id, request.int64("commitOffset", 0))
@@ -266,6 +275,23 @@ class Pulls:
             status.value,
         )
 
+    def redirected(self, pull: HeldPull) -> Reply | None:
+        """Return the reply to a pull whose group was reset; None where it is to be read."""
+        target = self.redirect(pull.group, pull.topic, pull.queue_id, pull.offset)
+        if target is None:
+            return None
+        low, high, _ = self.source.visible_range(pull.topic, pull.queue_id)
+        return Reply(
+            ResponseCode.PULL_OFFSET_MOVED,
+            {
+                "suggestWhichBrokerId": "0",
+                "nextBeginOffset": str(target),
+                "minOffset": str(low),
+                "maxOffset": str(high),
+            },
+            remark="OFFSET_RESET",
+        )
+
     # Those that wait
 
     def serve_woken(self) -> None:
@@ -282,6 +308,10 @@ class Pulls:
         """Read again for a pull that waits; one that still finds nothing waits on, from further behind."""
         try:
             _, group, wanted = self.checked(pull)
+            if (moved := self.redirected(pull)) is not None:
+                self.held.remove(pull)
+                pull.complete(moved)
+                return
             found = self.read(pull, wanted)
             if not at_deadline:
                 if found.status is Status.NO_MATCHED_MESSAGE and found.next_offset >= found.high:

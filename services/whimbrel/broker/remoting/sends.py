@@ -33,6 +33,7 @@ from uuid import uuid4
 
 from whimbrel.broker.api.send import Detour
 from whimbrel.broker.produce.admission import Admission, MessageExtras, born_host_of
+from whimbrel.broker.produce.level_draft import level_of, levelled
 from whimbrel.broker.remoting.send_header import SendHeader, properties_of, properties_text, read_header
 from whimbrel.broker.tables.groups import GroupTable
 from whimbrel.broker.tables.topics import TopicTable
@@ -65,8 +66,6 @@ from whimbrel.model.properties import (
     CLUSTER,
     DELAY,
     KEYS,
-    REAL_QUEUE_ID,
-    REAL_TOPIC,
     TAGS,
     TIMER_DELAY_MS,
     TIMER_DELAY_SEC,
@@ -90,7 +89,7 @@ from whimbrel.store.codec import (
 if TYPE_CHECKING:
     from whimbrel.broker.record_traces import RecordTraces
 
-__all__ = ["Sends"]
+__all__ = ["REGION", "VERSION_WITH_MAXIMUM", "Sends", "failed"]
 
 WAIT = "WAIT"
 RECONSUME_TIME, MAX_RECONSUME_TIMES = "RECONSUME_TIME", "MAX_RECONSUME_TIMES"
@@ -103,6 +102,7 @@ BATCH_HEAD = struct.Struct(">iiiii")
 BATCH_MESSAGES_MAX = 65_536  # in 4 MiB there is room for more empty ones
 TIMES: Final = ((TIMER_DELAY_SEC, 1000), (TIMER_DELAY_MS, 1))  # relative ones, with their units in ms
 NUMBER_DIGITS_MAX = 15
+NOT_AT_ONCE: Final = frozenset((TRAN_MSG, DELAY, TIMER_DELIVER_MS, TIMER_DELAY_SEC, TIMER_DELAY_MS))
 
 
 class Sends:
@@ -312,23 +312,17 @@ class Sends:
         self, draft: RecordDraft, properties: dict[str, str]
     ) -> tuple[list[RecordDraft], Detour | None]:
         """Return what is stored of a message, and what takes it until it may be delivered."""
+        if NOT_AT_ONCE.isdisjoint(properties):
+            return [draft], None
         if properties.get(TRAN_MSG) == "true":
             return self.redirected(draft, MessageExtras(kind=MessageType.TRANSACTION))
         level = properties.get(DELAY)
         if level is not None:
-            return [self.levelled(draft, number_of(level))], None
+            return [levelled(draft, self.levels, level_of(level))], None
         due_ms = self.due(properties)
         if due_ms:
             return self.redirected(draft, MessageExtras(kind=MessageType.DELAY, delivery_ms=due_ms))
         return [draft], None
-
-    def levelled(self, draft: RecordDraft, level: int) -> RecordDraft:
-        """Return the record that waits in a delay level; the message's own for level 0."""
-        if level:
-            added = f"{REAL_TOPIC}\x01{draft.topic}\x02{REAL_QUEUE_ID}\x01{draft.queue_id}\x02"
-            draft.properties += added.encode()
-            draft.topic, draft.queue_id = SCHEDULE_TOPIC, min(level, self.levels) - 1
-        return draft
 
     def due(self, properties: dict[str, str]) -> int:
         """Return when a message is to be delivered, in epoch ms; 0 for at once.

@@ -38,6 +38,10 @@ from whimbrel.broker.produce.commit import MajorityCommit
 from whimbrel.broker.produce.confirmed_offset import ConfirmedFile, MajorityConfirmed, MasterConfirmed
 from whimbrel.broker.produce.dead_letters import DeadLetters
 from whimbrel.broker.produce.internal_append import InternalAppender
+from whimbrel.broker.remoting.replies import Replies
+from whimbrel.broker.remoting.send_back import SendBack
+from whimbrel.broker.remoting.sends import Sends as RemotingSends
+from whimbrel.broker.remoting.transactions import EndTransactions
 from whimbrel.broker.roles.context import BrokerContext
 from whimbrel.broker.roles.epochs import begin_epoch
 from whimbrel.broker.roles.held_answers import HeldAnswers
@@ -53,10 +57,12 @@ from whimbrel.model.group_record import GroupRecord
 from whimbrel.model.registration import BrokerRole, Member, SharedTopics
 from whimbrel.model.topic import MessageType
 from whimbrel.probes import Condition
+from whimbrel.rpc.remoting.handlers import Handle as RemotingHandle
 from whimbrel.rpc.remoting.handlers import RemotingService
 from whimbrel.rpc.server.forwarder import Forwarder
 from whimbrel.rpc.server.handlers import Service
 from whimbrel.rpc.server.lane_calls import CallLane
+from whimbrel.store.codec import unpack_host
 from whimbrel.store.locking import is_locked
 from whimbrel.store.master_store import MasterStore
 from whimbrel.store.shared_page import SLAVES_MAX
@@ -208,7 +214,7 @@ class MasterRole(Role):
         self.sharing = TopicSharing(self.context.topics, options.name, self.root, self.machine.files)
         services = super().make_services()
         self.appender.refusal = self.leadership.refusal
-        internal = InternalAppender(
+        internal = self.internal = InternalAppender(
             self.context.topics, self.appender, store_host=lambda: self.admission.store_host
         )
         if self.traces is not None:
@@ -235,6 +241,19 @@ class MasterRole(Role):
         service = super().make_remoting()
         held = self.held_answers()
         return service if held is None else held.wrap_remoting(service)
+
+    def special_requests(self, sends: RemotingSends) -> list[dict[int, RemotingHandle]]:
+        """Return the handlers of requests of the remoting protocol that only a master serves."""
+        context, store = self.context, self.store
+        back = SendBack(context.topics, context.groups, store, self.internal, levels=len(store.delays_ms))
+        ends = EndTransactions(self.transactions, store, context.remoting_clients, self.ending.ask)
+        replies = Replies(
+            sends,
+            context.remoting_clients,
+            clock=self.machine.wall_ms,
+            store_host=lambda: unpack_host(self.admission.store_host),
+        )
+        return [back.handles(), ends.handles(), replies.handles()]
 
     def held_answers(self) -> HeldAnswers | None:
         """Return what has answers wait for a majority; None where roles are configured."""
@@ -368,6 +387,7 @@ class MasterRole(Role):
             timeout_ms=options.transaction_timeout_ms,
             checks_max=options.transaction_check_max,
             age_max_ms=int(options.reserved_hours * MS_PER_HOUR),
+            levels=len(self.store.delays_ms),
         )
         self.ending = TransactionService(
             self.transactions, self.context.sessions, self.forwarder, self.context.known_by

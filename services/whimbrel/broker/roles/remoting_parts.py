@@ -4,9 +4,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from whimbrel.broker.api.table_changes import TableChanges
 from whimbrel.broker.remoting.clients import RemotingClientService
 from whimbrel.broker.remoting.group_creation import GroupCreation
+from whimbrel.broker.remoting.groups import RemotingGroups
 from whimbrel.broker.remoting.locks import RemotingLocks
+from whimbrel.broker.remoting.positions import RemotingPositions
+from whimbrel.broker.remoting.topics import RemotingTopics
+from whimbrel.rpc.remoting.admin_access import guarded
+from whimbrel.rpc.remoting.codes import RequestCode
 from whimbrel.rpc.remoting.handlers import Handle, Peer
 
 if TYPE_CHECKING:
@@ -15,6 +21,19 @@ if TYPE_CHECKING:
 __all__ = ["ROUTED_S", "RemotingParts", "make_parts"]
 
 ROUTED_S = 1.0  # how long a nameserver may take to know a new topic, until clients are told anyway
+
+# What changes this broker's state beyond messages and offsets of clients.
+CHANGING = frozenset(
+    {
+        RequestCode.UPDATE_AND_CREATE_TOPIC,
+        RequestCode.UPDATE_BROKER_CONFIG,
+        RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,
+        RequestCode.DELETE_SUBSCRIPTIONGROUP,
+        RequestCode.DELETE_TOPIC_IN_BROKER,
+        RequestCode.INVOKE_BROKER_TO_RESET_OFFSET,
+        RequestCode.CLONE_GROUP_OFFSET,
+    }
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +74,33 @@ def make_parts(role: "Role") -> RemotingParts:
     )
     locks = RemotingLocks(context.queue_locks, clock=machine.monotonic)
 
+    splitting = role.receives.splitting
+    positions = RemotingPositions(
+        topics,
+        groups,
+        context.remoting_clients,
+        role.client_positions,
+        role.store,
+        master=master,
+        memory_bytes=splitting.memory,
+        written=splitting.written,
+    )
+
+    changes = TableChanges(topics, groups, role.consumption, role.store, master=master)
+    topic_part = RemotingTopics(
+        changes, context.remoting_clients, role.consumption.positions, broker_name=role.options.name
+    )
+    parts = [
+        clients.handles(),
+        locks.handles(),
+        positions.handles(),
+        topic_part.handles(),
+        RemotingGroups(changes).handles(),
+    ]
+    access = role.options.remoting_admin
+
     def sweep() -> None:
         clients.sweep()
         locks.sweep()
 
-    return RemotingParts([clients.handles(), locks.handles()], clients.closed, sweep)
+    return RemotingParts([guarded(part, CHANGING, access) for part in parts], clients.closed, sweep)

@@ -15,7 +15,7 @@ import logging
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from contextlib import AsyncExitStack, suppress
+from contextlib import AsyncExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, TypedDict
 
@@ -30,6 +30,7 @@ from whimbrel.broker.api.route import RouteService
 from whimbrel.broker.api.send import SendService
 from whimbrel.broker.background import start_task, start_timer
 from whimbrel.broker.cluster.registration import Registration
+from whimbrel.broker.consume.client_positions import ClientPositions
 from whimbrel.broker.consume.group_consumption import GroupConsumption
 from whimbrel.broker.consume.lease_journal import LeaseJournal
 from whimbrel.broker.consume.policies import Policies
@@ -39,24 +40,26 @@ from whimbrel.broker.options import BrokerOptions
 from whimbrel.broker.produce.admission import Admission
 from whimbrel.broker.produce.appender import Appender, ReadOnlyAppender
 from whimbrel.broker.produce.confirmed_offset import ConfirmedFile, MasterConfirmed, SlaveConfirmed
-from whimbrel.broker.remoting.pulls import Pulls
 from whimbrel.broker.remoting.sends import Sends as RemotingSends
 from whimbrel.broker.remoting.service import remoting_service
 from whimbrel.broker.roles.context import BrokerContext
 from whimbrel.broker.roles.epochs import choose_dialect
 from whimbrel.broker.roles.facts import facts_of
 from whimbrel.broker.roles.offset_exchange import OffsetExchange
+from whimbrel.broker.roles.remoting_messages import RemotingMessages
 from whimbrel.broker.roles.remoting_parts import RemotingParts, make_parts
 from whimbrel.broker.tables.shared_topics import TopicSharing
 from whimbrel.broker.timing.timers import Timers
-from whimbrel.errors import FlushTimeout, NotMaster, ReplicaTimeout, StoreFull
+from whimbrel.errors import FlushTimeout, NotMaster, ReplicaTimeout
 from whimbrel.metrics import Family
 from whimbrel.model.registration import BrokerFacts, BrokerRole, Member, SharedTopics
 from whimbrel.probes import Condition
-from whimbrel.rpc.remoting.handlers import RemotingService
+from whimbrel.rpc.remoting.codes import RequestCode
+from whimbrel.rpc.remoting.command import Command
+from whimbrel.rpc.remoting.handlers import Handle as RemotingHandle
+from whimbrel.rpc.remoting.handlers import Peer, RemotingService
 from whimbrel.rpc.server.handlers import Call, Service
 from whimbrel.rpc.server.lane_calls import CallLane
-from whimbrel.store.bulk_source import BulkSource
 from whimbrel.store.shared_page import SharedPage
 from whimbrel.store.store import MessageStore
 
@@ -421,45 +424,26 @@ class Role(ABC):
 
     def make_remoting(self) -> RemotingService:
         """Make what is served by the remoting protocol, over the same parts."""
-        context, options = self.context, self.options
-        sends = RemotingSends(
-            self.admission,
-            context.topics,
-            context.groups,
-            cluster=options.cluster,
-            detours=self.sends.detours,
-            levels=len(self.store.delays_ms),
-            delay_max_ms=self.admission.delay_max_ms,
-        )
-        sends.traces = self.sends.traces
-        self.pulls = Pulls(
-            context.topics,
-            context.groups,
-            context.remoting_clients,
-            BulkSource(self.store),
-            self.receives.splitting,
-            master=self.NAME == "master",
-            clock=lambda: int(self.machine.monotonic() * 1000),
-            soon=self.loop.call_soon,
-            commit=self.commit_pulled,
-        )
-        self.pulls.on_delivered = self.receives.on_delivered
-        wakeups, held = self.consumption.wakeups, self.pulls.held
-
-        def arrived(topic: str, queue_id: int, offset: int, tags_code: int) -> None:
-            wakeups.on_arrival(topic, queue_id, offset, tags_code)
-            held.on_arrival(topic, queue_id)
-
-        self.store.on_arrival = arrived
+        self.client_positions = ClientPositions(self.consumption.positions)
+        messages = self.remoting_messages = RemotingMessages(self)
+        self.pulls = messages.pulls
         parts = self.remoting_parts = make_parts(self)
-        return remoting_service([sends.handles(), self.pulls.handles(), *parts.handles], parts.closed)
+        handles = [*messages.handles(), *self.special_requests(messages.sends), *parts.handles]
+        return remoting_service(handles, parts.closed)
 
-    def commit_pulled(self, group: str, topic: str, queue_id: int, offset: int) -> None:
-        """Take the offset that a pull carries."""
-        positions = self.consumption.positions
-        end = positions.queue_end(topic, queue_id)
-        with suppress(StoreFull):  # it comes again with the next pull
-            positions.update_offset(group, topic, queue_id, min(max(offset, 0), end))
+    def special_requests(self, sends: RemotingSends) -> list[dict[int, RemotingHandle]]:
+        """Return the handlers of requests of the remoting protocol that only a master serves."""
+
+        def refuse(peer: Peer, request: Command) -> NoReturn:
+            raise NotMaster("this broker is a slave: its master does that, try again when there is one")
+
+        codes = (
+            RequestCode.CONSUMER_SEND_MSG_BACK,
+            RequestCode.END_TRANSACTION,
+            RequestCode.SEND_REPLY_MESSAGE,
+            RequestCode.SEND_REPLY_MESSAGE_V2,
+        )
+        return [dict.fromkeys(codes, refuse)]
 
     def messaging(self, *, master: bool) -> Service:
         """Return the service for clients."""
@@ -606,6 +590,7 @@ class Role(ABC):
         self.consumption.sweep()
         if self.remoting_parts is not None:
             self.remoting_parts.sweep()
+            self.remoting_messages.sweep()
 
     def run_retention(self) -> None:
         """Remove files that may go."""

@@ -29,6 +29,7 @@ from collections.abc import Callable, Iterator
 from typing import Protocol
 
 from whimbrel.broker.produce.internal_append import InternalAppender
+from whimbrel.broker.produce.level_draft import levelled
 from whimbrel.broker.tables.topics import TopicTable
 from whimbrel.broker.transactions.queues import HalfStore, TransactionQueues
 from whimbrel.broker.transactions.records import (
@@ -131,6 +132,7 @@ class Transactions:
         timeout_ms: int,
         checks_max: int,
         age_max_ms: int,
+        levels: int = 18,
     ) -> None:
         """Take what is needed; `start` reads the queues.
 
@@ -140,12 +142,14 @@ class Transactions:
             timeout_ms: after which producers are asked about a transaction.
             checks_max: how often they are asked.
             age_max_ms: after which a transaction is given up, once it was asked about a few times.
+            levels: how many delay levels there are; 4.x clients may delay a message of a transaction.
         """
         self.store, self.internal, self.topics = store, internal, topics
         self.queues = TransactionQueues(store)
         self.positions, self.loop = positions, loop
         self.wall_ms, self.safe_end = wall_ms, safe_end
         self.timeout_ms, self.checks_max, self.age_max_ms = timeout_ms, checks_max, age_max_ms
+        self.levels = levels
         self.table, self.trail = TransactionTable(), OpTrail()
         self.started = self.ready = self.closed = False
         self.ask: Ask = lambda one, half: None
@@ -271,6 +275,7 @@ class Transactions:
         if config is None:
             raise TopicNotFound(f"topic {one.topic} of the transaction was deleted")
         draft = committed_draft(self.queues.half(one), one.topic, one.queue_id % max(config.read_queues, 1))
+        draft = levelled(draft, self.levels)  # a delay begins with the commit, as in RocketMQ
         self.take_effect(one, Resolution.COMMIT, draft, answer)
 
     def take_effect(

@@ -83,7 +83,7 @@ def test_23_messages_and_bytes_are_bounded(rig: Handlers) -> None:
     assert len(bodies(rig.pull(maxMsgNums=3))) == 3
     assert len(bodies(rig.pull(maxMsgBytes=400))) == 3  # of some 130 bytes each
     assert len(bodies(rig.pull(maxMsgBytes=1))) == 1  # the first one is never too large
-    for number in range(6):
+    for _ in range(6):
         rig.send(body=b"x" * 40_000, e=1)
     assert len(bodies(rig.pull(queueId=1))) == 6
     rig.send(body=b"x" * 40_000, e=1)

@@ -1,4 +1,4 @@
-"""Sends by the remoting protocol. Numbers of statements are those of the gateway's checklist (docs/remoting.md)."""
+"""Sends by the remoting protocol. Numbers are those of the gateway's checklist."""
 
 from collections.abc import Iterator
 from dataclasses import replace

@@ -1,6 +1,7 @@
 """Connections of the remoting protocol over real sockets. Numbers are those of the gateway's checklist."""
 
 import asyncio
+import functools
 import random
 import ssl
 import struct
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 
 from remotingkit import HOSTILE_FRAMES, frame
+from waiting import eventually
 from whimbrel.deferred import Deferred
 from whimbrel.errors import ConnectionClosed, RequestTimeout, Throttled, TopicNotFound
 from whimbrel.rpc.remoting.command import Command
@@ -19,6 +21,7 @@ from whimbrel.rpc.remoting.frames import FrameReader
 from whimbrel.rpc.remoting.handlers import Outcome, Peer, RemotingService, Reply
 from whimbrel.rpc.server import protocol_detection, remoting
 from whimbrel.rpc.server.certificates import TlsSettings
+from whimbrel.rpc.server.connection import WRITE_BYTES_HIGH
 from whimbrel.rpc.server.native import NativeServer, serve_native
 from whimbrel.rpc.server.remoting import ASKED_MAX, RemotingConnection
 
@@ -98,10 +101,8 @@ async def connect(server: NativeServer, tls: ssl.SSLContext | None = None) -> Cl
     return Client(*await asyncio.open_connection("127.0.0.1", server.port, ssl=tls))
 
 
-async def until(condition: Any) -> None:
-    async with asyncio.timeout(10):
-        while not condition():
-            await asyncio.sleep(0.005)
+def handled_at_least(service: Service, count: int) -> bool:
+    return len(service.ended) >= count
 
 
 async def test_12_what_is_oneway_is_not_answered_and_all_else_is() -> None:
@@ -158,9 +159,9 @@ async def test_what_waits_is_cancelled_with_its_connection() -> None:
     async with served() as (server, service):
         client = await connect(server)
         client.send(LATER)
-        await until(lambda: service.later)
+        await eventually(lambda: service.later)
         client.writer.transport.abort()
-        await until(lambda: service.closed)
+        await eventually(lambda: service.closed)
         assert service.later[0].cancelled and service.closed == service.peers
         assert not server.connections and not server.budget.holders
 
@@ -169,7 +170,7 @@ async def test_requests_of_the_server_are_matched_by_their_numbers() -> None:
     async with served() as (server, service):
         client = await connect(server)
         client.send(LATER, 1)
-        await until(lambda: service.peers)
+        await eventually(lambda: service.peers)
         (peer,) = service.peers
         answer = peer.ask(307, {"a": "b"}, b"x", 5.0)
         assert peer.push(40, {"consumerGroup": "g"})
@@ -178,16 +179,16 @@ async def test_requests_of_the_server_are_matched_by_their_numbers() -> None:
         assert (pushed.code, pushed.flag) == (40, 2)
         client.send(0, 12345, b"nobody asked", flag=1)  # dropped
         client.send(0, asked.opaque, b"found", flag=1)
-        await until(lambda: answer.done)
+        await eventually(lambda: answer.done)
         assert answer.result is not None and answer.result.body == b"found"
         late = peer.ask(307, {}, b"", 0.05)
-        await until(lambda: late.done)
+        await eventually(lambda: late.done)
         assert isinstance(late.error, RequestTimeout)
         waiting = [peer.ask(307, {}, b"", 5.0) for _ in range(ASKED_MAX)]
         with pytest.raises(Throttled):
             peer.ask(307, {}, b"", 5.0)
         client.writer.close()
-        await until(lambda: waiting[-1].done)
+        await eventually(lambda: waiting[-1].done)
         assert all(isinstance(each.error, ConnectionClosed) for each in waiting)
         assert not peer.push(40, {})
         with pytest.raises(ConnectionClosed):
@@ -221,23 +222,23 @@ async def test_54_random_bytes_do_no_harm() -> None:
             client.writer.close()
         other.send(ECHO, 2)
         assert (await other.read()).opaque == 2
-        await until(lambda: len(server.connections) == 1)
+        await eventually(lambda: len(server.connections) == 1)
 
 
 async def test_55_who_does_not_read_is_not_read_from() -> None:
     async with served() as (server, service):
         client, other = await connect(server), await connect(server)
         client.send(LATER)
-        await until(lambda: service.peers)
+        await eventually(lambda: service.peers)
         (peer,) = service.peers
         assert isinstance(peer, RemotingConnection)
         opaque = 1
         while not peer.paused:
             opaque += 1
             client.send(LARGE, opaque)
-            await until(lambda: len(service.ended) == opaque - 1)
+            await eventually(functools.partial(handled_at_least, service, opaque - 1))
         handled = len(service.ended)
-        assert peer.unread < remoting.WRITE_BYTES_HIGH + 2 * (4 << 20)
+        assert peer.unread < WRITE_BYTES_HIGH + 2 * (4 << 20)
         for more in range(50):
             client.send(LARGE, opaque + 1 + more)
         other.send(ECHO, 1)
@@ -251,14 +252,14 @@ async def test_55_a_peer_with_much_unread_is_overloaded() -> None:
     async with served() as (server, service):
         client = await connect(server)
         client.send(LATER)
-        await until(lambda: service.peers)
+        await eventually(lambda: service.peers)
         (peer,) = service.peers
         client.writer.write(b"".join(frame(LARGE, number, {}) for number in range(12)))
-        await until(lambda: peer.overloaded)
+        await eventually(lambda: peer.overloaded)
         assert not peer.push(40, {})
         for _ in range(12):
             await client.read()
-        await until(lambda: not peer.overloaded)
+        await eventually(lambda: not peer.overloaded)
         assert peer.push(40, {})
 
 
@@ -269,7 +270,7 @@ async def test_32_who_says_nothing_or_nothing_more_is_closed() -> None:
         for client in (idle, busy):
             client.send(ECHO, 1)
             await client.read()
-        await until(lambda: len(server.connections) == 3)
+        await eventually(lambda: len(server.connections) == 3)
         found = {each.peer: each for each in server.connections}
         now = server.loop.time()
 

@@ -1,0 +1,91 @@
+"""Positions as clients own them that share queues out among themselves (the remoting protocol).
+
+Such a client reads a group's position once, when it takes a queue over, and commits its own from then on,
+each few seconds and when it gives the queue up. RocketMQ stores whatever it says. Here
+
+- what lies outside the queue is brought within it: a position beyond the end would count messages as done
+  that are still to come;
+- a commit that lies further back has no effect for as long as members own the positions: it is late, of a
+  member that has lost the queue already. Without a member it resets, since a tool says so on purpose;
+- after a **reset** members go on with what they had read before, and would commit that. So a reset queue is
+  *redirected*: commits have no effect, and pulls are sent to the reset position, until a pull comes there, or
+  the position moves in another way.
+
+    reset ──► redirected ──pull at the position, or an acknowledgement beyond it──► as always
+
+Redirections are kept in memory: a restart loses those whose clients have not followed yet, as RocketMQ 5's.
+"""
+
+from whimbrel.broker.consume.positions import Positions
+
+__all__ = ["REDIRECTED_MAX", "ClientPositions"]
+
+REDIRECTED_MAX = 100_000  # queues of groups; the oldest go first: some 30 MB
+
+Place = tuple[str, str, int]  # group, topic, queue id
+
+
+class ClientPositions:
+    """Reads, commits and resets positions for such clients; on the loop's thread."""
+
+    def __init__(self, positions: Positions) -> None:
+        """Take what the broker knows of positions."""
+        self.positions = positions
+        self.redirected: dict[Place, int] = {}
+
+    def get(self, group: str, topic: str, queue_id: int) -> int | None:
+        """Return a group's position; None where it has none."""
+        known = self.positions.table.position(group, topic, queue_id)
+        return None if known is None or known[2] < 0 else known[2]
+
+    def commit(self, group: str, topic: str, queue_id: int, offset: int, *, owned: bool) -> None:
+        """Take a position that a client commits.
+
+        Args:
+            group, topic, queue_id, offset: whose position, where, and what it is.
+            owned: members of the group own its positions now.
+
+        Raises:
+            StoreFull: it can't be written down.
+        """
+        place = group, topic, queue_id
+        if self.target(place) is not None:
+            return
+        low, high = self.positions.store.queue_range(topic, queue_id)
+        offset = min(max(offset, low), high)
+        known = self.get(*place)
+        if known is None or offset > known:
+            self.positions.update_offset(group, topic, queue_id, offset)
+        elif offset < known and not owned:
+            self.positions.reset_offset(group, topic, queue_id, offset)
+
+    def reset(self, group: str, topic: str, queue_id: int, offset: int) -> None:
+        """Put a group's position anywhere in the queue, and have its clients follow.
+
+        Raises:
+            IllegalOffset: the offset lies outside the queue.
+            StoreFull: it can't be written down.
+        """
+        self.positions.reset_offset(group, topic, queue_id, offset)
+        place = group, topic, queue_id
+        self.redirected.pop(place, None)
+        if len(self.redirected) >= REDIRECTED_MAX:
+            del self.redirected[next(iter(self.redirected))]
+        self.redirected[place] = offset
+
+    def redirect(self, group: str, topic: str, queue_id: int, offset: int) -> int | None:
+        """Return where a pull at an offset is to go on instead; None: there."""
+        place = group, topic, queue_id
+        target = self.target(place)
+        if target == offset:
+            del self.redirected[place]
+            return None
+        return target
+
+    def target(self, place: Place) -> int | None:
+        """Return where clients are to go, if the position is still there."""
+        target = self.redirected.get(place)
+        if target is not None and self.get(*place) != target:
+            del self.redirected[place]
+            return None
+        return target
