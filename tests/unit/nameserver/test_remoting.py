@@ -20,7 +20,7 @@ from whimbrel.errors import (
 )
 from whimbrel.nameserver.kv_file import KvStore
 from whimbrel.nameserver.kv_table import ORDER_NAMESPACE, KvTable
-from whimbrel.nameserver.registry import Update
+from whimbrel.nameserver.registry import TopicsChange, Update
 from whimbrel.nameserver.remoting import ADMIN_CODES, DELETE_WAIT_S, DELETES_MAX, NameRequests
 from whimbrel.rpc.remoting.admin_access import AdminAccess
 from whimbrel.rpc.remoting.codes import RequestCode, ResponseCode
@@ -222,6 +222,22 @@ def test_topics_are_listed_all_or_by_cluster_or_by_flag() -> None:
     ]
     assert json_of(server.ask(304)) == {"brokerAddr": "10.0.0.1:8091", "topicList": ["a", "b", "x", "C", "D"]}
     assert json_of(NameServer(registered=False).ask(304)) == {"topicList": []}
+
+
+def test_lists_change_as_soon_as_the_topics_do(server: NameServer) -> None:
+    def lists() -> list[list[str]]:
+        return [json_of(reply)["topicList"] for reply in (server.ask(206), server.ask(224, cluster="C"))]
+
+    assert lists() == lists() == [["T", "TBW102", "U"]] * 2
+    server.registry.update("m", Update(topics={"T": queues(), "V": queues()}, version=(2, 0)), OLD)
+    assert lists() == [["T", "U", "V"]] * 2
+    change = TopicsChange(base=(2, 0), topics={"W": queues()}, deleted=frozenset({"V"}))
+    server.registry.update("m", Update(change=change, version=(3, 0)), OLD)
+    assert lists() == [["T", "U", "W"]] * 2
+    server.registry.leave("o")
+    assert lists() == [["T", "W"]] * 2
+    server.registry.update("x", first(broker("x", peer="10.0.0.7"), X=queues()), OLD)
+    assert lists() == [["T", "W", "X"]] * 2
 
 
 def test_settings_are_shown_and_never_changed(server: NameServer) -> None:
