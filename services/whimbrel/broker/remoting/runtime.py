@@ -20,7 +20,6 @@ and nothing changes where a request names another one. Some keys of 28 tools wan
 here corresponds to them: queues of requests, locks of a page cache. They are 0.
 """
 
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -333,12 +332,6 @@ def since(passed_ms: int) -> str:
     seconds = max(passed_ms, 0) // 1000
     days, hours, minutes = seconds // 86_400, seconds // 3600 % 24, seconds // 60 % 60
     return f"[ {days} days, {hours} hours, {minutes} minutes, {seconds % 60} seconds ]"
-
-
-def local_day(wall_ms: int) -> int:
-    """Return the day of a time in this machine's calendar, as a number that grows by one each midnight."""
-    at = wall_ms / 1000
-    return int((at + time.localtime(at).tm_gmtoff) // 86_400)
 
 
 def parse_properties(body: bytes) -> dict[str, str]:
