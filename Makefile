@@ -40,7 +40,7 @@ COMPILED := typer._adapters, uvloop, whimbrel.cli.main, whimbrel.cli.dev, whimbr
 	whimbrel.broker.program, whimbrel.replicator.program, whimbrel.rpc.server.native, whimbrel.client.sync, \
 	whimbrel.rpc.client.native_streams, whimbrel.testing.host
 
-.PHONY: native-check test-lane fuzz-fast fuzz-native lane-rules wheel up down logs help setup fmt fmt-check lint types layers docs-settings proto proto-check check test test-transport test-all scenarios checklist interop faults \
+.PHONY: native-check test-lane fuzz-fast fuzz-native lane-rules wheel up down logs help setup fmt fmt-check lint types layers docs-settings proto proto-check check test test-transport test-all scenarios checklist interop official faults \
 	run bench beside bench-spark bitrot sim models failovers beside-failovers sim-power sim-majority sim-elections soak-sim soak soak-front hostile release-check clean
 
 help: ## list the targets
@@ -155,6 +155,9 @@ scenarios: setup ## write what the dialogues of tests/scenario give now; look at
 
 checklist: setup ## write docs/checklist.md from what the tests say of themselves
 	$(PY) tests/checklist.py > docs/checklist.md.part && mv docs/checklist.md.part docs/checklist.md
+
+official: setup ## RocketMQ 4.9.3's own integration tests against ours, and write docs/official.md (ARGS="--servers 4.9.3", ARGS="--classes tag batch")
+	PYTHONPATH=services:tests $(PY) -m official.run --page docs/official.md $(ARGS)
 
 interop: setup ## only the tests against real RocketMQ
 	$(PY) -m pytest -q tests/interop

@@ -9,7 +9,6 @@ from whimbrel.broker.api.table_changes import TableChanges
 from whimbrel.broker.remoting.client_calls import RemotingClientCalls
 from whimbrel.broker.remoting.clients import RemotingClientService
 from whimbrel.broker.remoting.consume_stats import RemotingConsumeStats
-from whimbrel.broker.remoting.group_creation import GroupCreation
 from whimbrel.broker.remoting.groups import RemotingGroups
 from whimbrel.broker.remoting.locks import RemotingLocks
 from whimbrel.broker.remoting.positions import RemotingPositions
@@ -76,7 +75,7 @@ def make_parts(role: "Role") -> RemotingParts:
     clients = RemotingClientService(
         context.remoting_clients,
         groups,
-        GroupCreation(topics, groups, master=master, clock=machine.monotonic),
+        role.creation,
         clock=machine.monotonic,
         wall_ms=lambda at: machine.wall_ms() - int((machine.monotonic() - at) * 1000),
         later=loop.call_later,
@@ -87,7 +86,7 @@ def make_parts(role: "Role") -> RemotingParts:
     splitting = role.receives.splitting
     positions = RemotingPositions(
         topics,
-        groups,
+        role.creation,
         context.remoting_clients,
         role.client_positions,
         role.store,

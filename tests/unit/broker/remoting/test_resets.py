@@ -11,6 +11,7 @@ from remotingtables import Broker
 from storekit import NOW
 from whimbrel.broker.api.receive import ReadSplitting
 from whimbrel.broker.api.table_changes import TableChanges
+from whimbrel.broker.remoting.group_creation import GroupCreation
 from whimbrel.broker.remoting.pulls import Pulls
 from whimbrel.broker.remoting.resets import RemotingResets
 from whimbrel.deferred import Deferred
@@ -26,7 +27,7 @@ class Rig(Broker):
         self.soon: list[Any] = []
         pulls = Pulls(
             self.topics,
-            self.groups,
+            GroupCreation(self.topics, self.groups, master=master, clock=lambda: 0.0),
             self.clients,
             BulkSource(self.store),
             ReadSplitting(enabled=False, written=lambda: 0),

@@ -1,0 +1,80 @@
+"""The test classes of RocketMQ 4.9.3 that run against any cluster, named below org.apache.rocketmq.test.
+
+Those of `base/dledger` and `lmq` are left out, which start servers of their own, and two without tests:
+`client.consumer.broadcast.BaseBroadCastIT` and `client.consumer.broadcast.order.OrderMsgBroadCastIT`.
+"""
+
+__all__ = ["CLASSES", "QUICK", "REASONS", "SERVED"]
+
+CLASSES = (
+    "client.consumer.balance.NormalMsgDynamicBalanceIT",
+    "client.consumer.balance.NormalMsgStaticBalanceIT",
+    "client.consumer.broadcast.normal.BroadCastNormalMsgNotRecvIT",
+    "client.consumer.broadcast.normal.BroadCastNormalMsgRecvCrashIT",
+    "client.consumer.broadcast.normal.BroadCastNormalMsgRecvFailIT",
+    "client.consumer.broadcast.normal.BroadCastNormalMsgRecvStartLaterIT",
+    "client.consumer.broadcast.normal.BroadCastNormalMsgTwoDiffGroupRecvIT",
+    "client.consumer.broadcast.normal.NormalMsgTwoSameGroupConsumerIT",
+    "client.consumer.broadcast.tag.BroadCastTwoConsumerFilterIT",
+    "client.consumer.broadcast.tag.BroadCastTwoConsumerSubDiffTagIT",
+    "client.consumer.broadcast.tag.BroadCastTwoConsumerSubTagIT",
+    "client.consumer.cluster.DynamicAddAndCrashIT",
+    "client.consumer.cluster.DynamicAddConsumerIT",
+    "client.consumer.cluster.DynamicCrashConsumerIT",
+    "client.consumer.filter.SqlFilterIT",
+    "client.consumer.tag.MulTagSubIT",
+    "client.consumer.tag.TagMessageWith1ConsumerIT",
+    "client.consumer.tag.TagMessageWithMulConsumerIT",
+    "client.consumer.tag.TagMessageWithSameGroupConsumerIT",
+    "client.consumer.topic.MulConsumerMulTopicIT",
+    "client.consumer.topic.OneConsumerMulTopicIT",
+    "client.producer.async.AsyncSendExceptionIT",
+    "client.producer.async.AsyncSendWithMessageQueueIT",
+    "client.producer.async.AsyncSendWithMessageQueueSelectorIT",
+    "client.producer.async.AsyncSendWithOnlySendCallBackIT",
+    "client.producer.batch.BatchSendIT",
+    "client.producer.exception.msg.ChinaPropIT",
+    "client.producer.exception.msg.MessageExceptionIT",
+    "client.producer.exception.msg.MessageUserPropIT",
+    "client.producer.exception.producer.ProducerGroupAndInstanceNameValidityIT",
+    "client.producer.oneway.OneWaySendExceptionIT",
+    "client.producer.oneway.OneWaySendIT",
+    "client.producer.oneway.OneWaySendWithMQIT",
+    "client.producer.oneway.OneWaySendWithSelectorIT",
+    "client.producer.order.OrderMsgDynamicRebalanceIT",
+    "client.producer.order.OrderMsgIT",
+    "client.producer.order.OrderMsgRebalanceIT",
+    "client.producer.order.OrderMsgWithTagIT",
+    "client.producer.querymsg.QueryMsgByIdExceptionIT",
+    "client.producer.querymsg.QueryMsgByIdIT",
+    "client.producer.querymsg.QueryMsgByKeyIT",
+    "client.producer.transaction.TransactionalMsgIT",
+    "delay.NormalMsgDelayIT",
+    "smoke.NormalMessageSendAndRecvIT",
+    "tls.TLS_IT",
+    "tls.TLS_Mix2_IT",
+    "tls.TLS_Mix_IT",
+)
+
+# Twenty seconds and more each, against RocketMQ's own servers; most of that is waiting.
+SLOW = (
+    "client.consumer.cluster.DynamicAddAndCrashIT",
+    "client.consumer.tag.TagMessageWithSameGroupConsumerIT",
+    "client.consumer.topic.MulConsumerMulTopicIT",
+    "client.consumer.topic.OneConsumerMulTopicIT",
+    "client.producer.order.OrderMsgDynamicRebalanceIT",
+    "client.producer.order.OrderMsgRebalanceIT",
+    "delay.NormalMsgDelayIT",
+)
+QUICK = tuple(name for name in CLASSES if name not in SLOW)
+
+# What ours passes. CI runs the quick ones of these; add to them as ours learns, at last this is CLASSES.
+SERVED: tuple[str, ...] = ()
+
+# Why a class can't pass, or not each time, for the page.
+REASONS = {
+    "client.consumer.broadcast.normal.BroadCastNormalMsgRecvFailIT": (
+        "sends as soon as its consumers have started; what comes before a broadcasting consumer's first look "
+        "at a queue's end is not for it, and on a busy machine that look can be late, with any servers"
+    ),
+}
