@@ -99,8 +99,10 @@ class RemotingPositions:
         """Take where a group stands on a queue."""
         group, offset = request.text("consumerGroup"), request.int64("commitOffset")
         topic, queue_id = queue_of(request)
-        if self.creation.group(group) is None and self.master:
-            raise GroupNotFound(f"no consumer group {group}: create it first")
+        if self.creation.group(group) is None:
+            if self.master:
+                raise GroupNotFound(f"no consumer group {group}: create it first")
+            return Reply()  # a slave's table is its master's; what nobody there knows is not kept here
         config = self.topics.get(topic)
         if config is not None and 0 <= queue_id < max(config.read_queues, config.write_queues):
             owned = not self.master or self.clients.owns_positions(group)
