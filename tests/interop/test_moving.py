@@ -89,6 +89,12 @@ class Clients:
 
         until(all_came, timeout=60, what=lambda: f"{sorted(set(self.acked) - self.got)[:10]} of the consumer")
 
+    def report(self) -> None:
+        """Print what it came to."""
+        print(
+            f"{len(self.acked)} acknowledged, {self.again} came again, longest pause {self.longest:.1f} s"
+        )
+
     def close(self) -> None:
         self.child.kill()
         self.child.wait()
@@ -155,7 +161,7 @@ def test_a_store_moves_to_ours_and_back_under_load(tmp_path: Path, names: Server
             real.start()
             load.go_on("messages at RocketMQ again")
             load.finish()
-            print(f"{len(load.acked)} acknowledged, {load.again} came again, longest pause {load.longest:.1f} s")
+            load.report()
 
 
 @pytest.mark.slow
@@ -187,7 +193,7 @@ def test_a_slave_of_ours_takes_a_master_of_rocketmq_over_under_load(tmp_path: Pa
             ours.start()
             load.go_on("messages at ours")
             load.finish()
-            print(f"{len(load.acked)} acknowledged, {load.again} came again, longest pause {load.longest:.1f} s")
+            load.report()
             ours.stop()
 
 
