@@ -34,8 +34,8 @@ from uuid import uuid4
 from whimbrel.broker.api.send import Detour
 from whimbrel.broker.produce.admission import Admission, MessageExtras, born_host_of
 from whimbrel.broker.produce.level_draft import level_of, levelled
+from whimbrel.broker.remoting.group_creation import GroupCreation
 from whimbrel.broker.remoting.send_header import SendHeader, properties_of, properties_text, read_header
-from whimbrel.broker.tables.groups import GroupTable
 from whimbrel.broker.tables.topics import TopicTable
 from whimbrel.deferred import Deferred
 from whimbrel.errors import (
@@ -117,7 +117,7 @@ class Sends:
         self,
         admission: Admission,
         topics: TopicTable,
-        groups: GroupTable,
+        creation: GroupCreation,
         *,
         cluster: str,
         detours: dict[MessageType, Detour],
@@ -125,7 +125,7 @@ class Sends:
         delay_max_ms: int,
     ) -> None:
         """Take what appends, and the tables."""
-        self.admission, self.topics, self.groups = admission, topics, groups
+        self.admission, self.topics, self.creation = admission, topics, creation
         self.cluster, self.detours, self.levels, self.delay_max_ms = cluster, detours, levels, delay_max_ms
         self.traces: RecordTraces | None = None
 
@@ -214,6 +214,7 @@ class Sends:
         self.admission.appender.check_writable()  # a broker that takes no writes makes no topics either
         if name.startswith(RETRY_PREFIX):
             return self.group_topic(name, self.group(name).retry_queues)
+        self.creation.take_turn(f"topic {name}")
         made = self.topics.create_by_send(
             name, template_name=header.default_topic, queues_max=header.default_queues
         )
@@ -224,7 +225,7 @@ class Sends:
     def group(self, retry_topic: str) -> GroupConfig:
         """Return the group that a retry topic belongs to."""
         name = retry_topic.removeprefix(RETRY_PREFIX)
-        config = self.groups.rows.get(name)
+        config = self.creation.groups.rows.get(name)
         if config is None:
             raise GroupNotFound(f"no consumer group {name}")
         return config
