@@ -52,7 +52,7 @@ class NameserverOptions:
     # RocketMQ's tools say who they are at no time. What reads is served to everybody.
     remoting_admin: Literal["loopback", "any", "none"] = option(
         "loopback",
-        help="who may change something by RocketMQ's protocol: peers on this machine, any, or none",
+        help="who may change something by RocketMQ's protocol: peers over loopback, any, or none",
     )
     kv_config: str = option(
         "",
