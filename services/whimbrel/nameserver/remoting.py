@@ -112,6 +112,9 @@ class NameRequests:
         self.registry, self.kv, self.own, self.now, self.later = registry, kv, own, now, later
         self.shown = shown
         self.deletes: dict[WaitingDelete, None] = {}
+        # Lists of topics as bodies, and as of which count of changes they are: to make one takes long.
+        self.lists: dict[int | str, bytes] = {}
+        self.lists_of = -1
         registry.on_dropped = self.dropped
         reads: dict[int, Handle] = {
             RequestCode.GET_ROUTEINFO_BY_TOPIC: self.route,
@@ -172,11 +175,11 @@ class NameRequests:
     def cluster(self, peer: Peer, request: Command) -> Reply:
         """Return all brokers, each under its own id (106)."""
         dial = self.dialler(peer, request)
-        members = {
-            name: {live.broker.id: live.broker for live in self.registry.holders(name)}
+        groups = [
+            self.group(name, {live.broker.id: live.broker for live in self.registry.holders(name)}, dial)
             for name in sorted(self.registry.groups)
-        }
-        return Reply(body=[cluster_info(self.group(name, each, dial) for name, each in members.items())])
+        ]
+        return Reply(body=[cluster_info(groups)])
 
     def group(
         self, name: str, members: Mapping[int, BrokerIdentity], dial: Callable[[BrokerIdentity], str]
@@ -197,15 +200,33 @@ class NameRequests:
 
     # Topics
 
+    def listed(self, key: int | str, find: Callable[[], Collection[str]]) -> Reply:
+        """Return a list of topics, which is made anew only when one of them may have changed.
+
+        Args:
+            key: names the list: the request's code, or a cluster that is known.
+            find: gives the names.
+        """
+        if self.lists_of != self.registry.topic_changes:
+            self.lists.clear()
+            self.lists_of = self.registry.topic_changes
+        body = self.lists.get(key)
+        if body is None:
+            body = self.lists[key] = topic_list(find())
+        return Reply(body=[body])
+
     def all_topics(self, peer: Peer, request: Command) -> Reply:
         """Return the names of all topics (206)."""
-        return Reply(body=[topic_list(self.registry.topics)])
+        return self.listed(request.code, lambda: self.registry.topics)
 
     def cluster_topics(self, peer: Peer, request: Command) -> Reply:
         """Return those that a broker of a cluster has (224); none for an unknown cluster."""
-        names = self.registry.clusters.get(request.text("cluster"), set())
-        found = [topic for topic, brokers in self.registry.topics.items() if not names.isdisjoint(brokers)]
-        return Reply(body=[topic_list(found)])
+        cluster = request.text("cluster")
+        names = self.registry.clusters.get(cluster)
+        if names is None:
+            return Reply(body=[topic_list(())])
+        topics = self.registry.topics
+        return self.listed(cluster, lambda: [name for name in topics if not names.isdisjoint(topics[name])])
 
     def system_topics(self, peer: Peer, request: Command) -> Reply:
         """Return names of clusters and brokers, which are topics as well, and a broker's address (304)."""
@@ -216,22 +237,22 @@ class NameRequests:
 
     def unit_topics(self, peer: Peer, request: Command) -> Reply:
         """Return those of a unit (311)."""
-        return Reply(body=[topic_list(self.flagged(lambda flag: bool(flag & UNIT)))])
+        return self.listed(request.code, lambda: self.flagged(UNIT, UNIT))
 
     def unit_sub_topics(self, peer: Peer, request: Command) -> Reply:
         """Return those with a unit's subscription (312)."""
-        return Reply(body=[topic_list(self.flagged(lambda flag: bool(flag & UNIT_SUB)))])
+        return self.listed(request.code, lambda: self.flagged(UNIT_SUB, UNIT_SUB))
 
     def unit_sub_ununit_topics(self, peer: Peer, request: Command) -> Reply:
         """Return those with a unit's subscription that are none of a unit (313)."""
-        return Reply(body=[topic_list(self.flagged(lambda flag: flag & (UNIT | UNIT_SUB) == UNIT_SUB))])
+        return self.listed(request.code, lambda: self.flagged(UNIT | UNIT_SUB, UNIT_SUB))
 
-    def flagged(self, wanted: Callable[[int], bool]) -> list[str]:
-        """Return the topics whose flags at the first of their brokers are the wanted ones."""
+    def flagged(self, mask: int, wanted: int) -> list[str]:
+        """Return the topics whose flags, at the first of their brokers, are the wanted ones within a mask."""
         return [
             topic
             for topic, brokers in self.registry.topics.items()
-            if wanted(next(iter(brokers.values())).system_flag)
+            if next(iter(brokers.values())).system_flag & mask == wanted
         ]
 
     def delete_topic(self, peer: Peer, request: Command) -> Outcome:
