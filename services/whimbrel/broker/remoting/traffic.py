@@ -6,8 +6,8 @@ finished. (RocketMQ counts what it hands out, which is as much but for redeliver
 back takes nothing away.
 
     samples of 10 s  ──6──► the last minute          shown as `statsMinute`
-    sums of 10 min   ──6──► the last hour            `statsHour`
-    sums of 1 h     ──24──► the last day             `statsDay`
+    sums of 10 min   ──6──► the last hour            `statsHour`, with what came since the last sum
+    sums of 1 h     ──24──► the last day             `statsDay` likewise
 
 Pure: times are seconds of the monotonic clock, and arguments. Who has had nothing for a day is forgotten; how
 many topics and groups are known is bounded.
@@ -37,54 +37,61 @@ class View:
 
 
 class Spans:
-    """Messages of one topic, or of one group on a topic."""
+    """Messages of one topic, or of one group on a topic.
 
-    __slots__ = ("day", "hour", "minute", "ten_minutes", "this_hour")
+    Attributes:
+        minute, hour, day: sums of a sample, of ten minutes, of an hour; the newest last.
+        part, samples: what is not in `hour` yet, and of how many samples it is.
+        hour_part, tens: what is not in `day` yet but in `hour`, and of how many sums it is.
+    """
+
+    __slots__ = ("day", "hour", "hour_part", "minute", "part", "samples", "tens")
 
     def __init__(self) -> None:
         self.minute: deque[int] = deque(maxlen=MINUTE)
         self.hour: deque[int] = deque(maxlen=HOUR)
         self.day: deque[int] = deque(maxlen=DAY)
-        self.ten_minutes = self.this_hour = 0  # since the last sum
+        self.part = self.samples = self.hour_part = self.tens = 0
 
     def add(self, count: int) -> None:
         """Take a sample."""
         self.minute.append(count)
-        self.ten_minutes += count
+        self.part += count
+        self.samples += 1
 
     def end_ten_minutes(self) -> None:
         """Begin the next ten minutes."""
-        self.hour.append(self.ten_minutes)
-        self.this_hour += self.ten_minutes
-        self.ten_minutes = 0
+        self.hour.append(self.part)
+        self.hour_part += self.part
+        self.tens += 1
+        self.part = self.samples = 0
 
     def end_hour(self) -> None:
         """Begin the next hour."""
-        self.day.append(self.this_hour)
-        self.this_hour = 0
+        self.day.append(self.hour_part)
+        self.hour_part = self.tens = 0
 
     @property
     def idle(self) -> bool:
         """Whether there was nothing for a day."""
-        kept = (self.ten_minutes, self.this_hour, *self.minute, *self.hour, *self.day)
-        return not any(kept)
+        return not any((self.part, self.hour_part, *self.minute, *self.hour, *self.day))
 
     def last_minute(self) -> View:
         """Return what came in the last minute."""
-        return view(self.minute, SAMPLE_S)
+        return view(sum(self.minute), len(self.minute))
 
     def last_hour(self) -> View:
-        """Return what came in the last hour, whole ten minutes of it."""
-        return view(self.hour, SAMPLE_S * PER_TEN_MINUTES)
+        """Return what came in the last hour, and up to ten minutes more."""
+        return view(sum(self.hour) + self.part, len(self.hour) * PER_TEN_MINUTES + self.samples)
 
     def last_day(self) -> View:
-        """Return what came in the last day, whole hours of it."""
-        return view(self.day, SAMPLE_S * PER_TEN_MINUTES * PER_HOUR)
+        """Return what came in the last day, and up to an hour more."""
+        tens = len(self.day) * PER_HOUR + self.tens
+        return view(sum(self.day) + self.hour_part + self.part, tens * PER_TEN_MINUTES + self.samples)
 
 
-def view(counts: deque[int], seconds: float) -> View:
-    total = sum(counts)
-    return View(total, total / (len(counts) * seconds) if counts else 0.0)
+def view(total: int, samples: int) -> View:
+    return View(total, total / (samples * SAMPLE_S) if samples else 0.0)
 
 
 class Traffic:

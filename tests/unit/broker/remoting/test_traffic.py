@@ -48,15 +48,16 @@ def test_the_last_minute_of_a_topic_and_of_a_group(samples: Samples) -> None:
         samples.take(T=10 * number, T__G=number)
     assert samples.traffic.spans["T"].last_minute() == View(60, 1.0)
     assert samples.traffic.spans["T", "G"].last_minute() == View(6, 0.1)
-    assert samples.traffic.spans["T"].last_hour() == View(0, 0.0)
+    assert samples.traffic.spans["T"].last_hour() == samples.traffic.spans["T"].last_day() == View(80, 1.0)
 
 
 def test_ten_minutes_and_hours_are_summed_up(samples: Samples) -> None:
-    for number in range(361):
+    for number in range(1 + 360 * 3):
         samples.take(T=number)
     spans = samples.traffic.spans["T"]
-    assert spans.last_hour().sum == 359, "six times ten minutes, of which the first sample says nothing"
-    assert spans.last_day() == View(359, 359 / 3600)
+    assert spans.last_hour().sum == 361 and spans.last_hour().tps == pytest.approx(0.1, rel=0.01)
+    assert spans.last_day().sum == 360 * 3 and spans.last_day().tps == pytest.approx(0.1, rel=0.01)
+    assert (list(spans.day), spans.part) == ([359, 360, 360], 1)
 
 
 def test_who_has_had_nothing_for_a_day_is_forgotten(samples: Samples) -> None:
