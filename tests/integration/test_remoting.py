@@ -216,6 +216,19 @@ def test_6_1_11_without_a_slave_synchronous_sends_are_refused_and_not_stored(tmp
         assert wire.call(30, {"topic": "sync", QUEUE: 0}).fields.get("offset") == "0"
 
 
+def test_6_1_44_further_ports_serve_the_same(tmp_path: Path) -> None:
+    settings = {"remoting_port": 0, "auto_create_topics": True, "auto_create_groups": True}
+    with lone_broker(tmp_path, index_entries=2000, **settings) as broker:
+        host, _, port = str(broker.ready["remoting"]).rpartition(":")
+        assert broker.grpc != f"{host}:{port}"
+        with Wire(f"{host}:{port}") as further, Wire(broker.grpc) as wire:
+            assert further.send("vip", b"x", e=0).code == 0
+            assert "vip" in further.json(21)["topicConfigTable"]
+            (message,) = wire.messages("vip")
+            assert message.store_host == broker.grpc  # the port that ids name is the broker's own
+            assert further.json(28)["table"]["brokerVersionDesc"]
+
+
 def test_6_1_29_58_state_survives_a_kill_and_the_slave_goes_on(tmp_path: Path) -> None:
     with Cluster(tmp_path, slaves=1) as cluster:
         cluster.wait_usable()
