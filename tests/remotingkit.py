@@ -12,6 +12,7 @@ from whimbrel.broker.api.receive import ReadSplitting
 from whimbrel.broker.consume.filters import compile_filter
 from whimbrel.broker.produce.admission import Admission
 from whimbrel.broker.produce.internal_append import InternalAppender
+from whimbrel.broker.remoting.group_creation import GroupCreation
 from whimbrel.broker.remoting.pulls import Pulls
 from whimbrel.broker.remoting.records import Records
 from whimbrel.broker.remoting.replies import Replies
@@ -89,6 +90,9 @@ class StoreAppender:
     def when_durable(self, end: int, answer: Any) -> None:
         self.waiting.append(answer)
 
+    def when_held(self, end: int, copies: int, answer: Any) -> None:
+        self.waiting.append(answer)
+
     def complete_waiting(self) -> None:
         pass
 
@@ -117,16 +121,18 @@ class Handlers:
     """
 
     def __init__(self, root: Path, *, auto_create: bool = True, master: bool = True) -> None:
+        self.now_ms = 0
         self.store = open_master(root / "store", OPTIONS, now=NOW)
         self.topics = TopicTable(
             root, cluster="Cluster", broker_name="broker-a", auto_create=auto_create, clock=lambda: NOW
         )
         self.groups = GroupTable(root, auto_create=auto_create, clock=lambda: NOW)
         self.clients = RemotingClients(compile_filter)
+        creation = GroupCreation(self.topics, self.groups, master=master, clock=lambda: self.now_ms / 1000)
         self.appender = StoreAppender(self.store)
         admission = Admission(
             self.topics,
-            self.appender,  # type: ignore[arg-type]
+            self.appender,
             cluster="Cluster",
             store_host=pack_host("127.0.0.1", 10911),
             clock=lambda: NOW,
@@ -135,18 +141,17 @@ class Handlers:
         self.sends = Sends(
             admission,
             self.topics,
-            self.groups,
+            creation,
             cluster="Cluster",
             detours={},
             levels=18,
             delay_max_ms=24 * 3_600_000,
         )
-        self.now_ms = 0
         self.soon: list[Any] = []
         self.commits: list[tuple[str, str, int, int]] = []
         self.pulls = Pulls(
             self.topics,
-            self.groups,
+            creation,
             self.clients,
             BulkSource(self.store),
             ReadSplitting(enabled=False, written=lambda: 0),
@@ -158,7 +163,9 @@ class Handlers:
         held = self.pulls.held
         self.store.on_arrival = lambda topic, queue_id, offset, code: held.on_arrival(topic, queue_id)
         self.internal = InternalAppender(
-            self.topics, self.appender, store_host=lambda: admission.store_host  # type: ignore[arg-type]
+            self.topics,
+            self.appender,
+            store_host=lambda: admission.store_host,
         )
         self.loop = FakeLoop()
         self.transactions = Transactions(

@@ -323,6 +323,7 @@ class Broker:
             read_end=context.read_end,
             remoting=remoting,
             on_request_end=None if context.counted is None else context.counted.calls.observe,
+            extra_ports=options.extra_ports,
         )
 
     @property
@@ -330,6 +331,11 @@ class Broker:
         """The server; there is one once `start` is done."""
         assert self.context is not None and self.context.server is not None
         return self.context.server
+
+    def extra_address(self) -> str:
+        """Return where the server listens besides, for RocketMQ's clients; "" for nowhere."""
+        host = f"[{self.server.host}]" if ":" in self.server.host else self.server.host
+        return next((f"{host}:{port}" for port in self.server.extra_ports), "")
 
     def release_client(self, client_id: str, group: str | None) -> None:
         """Give back what a client that has gone holds, of one group or of all."""
@@ -351,6 +357,7 @@ class Broker:
         )
         facts = {
             "grpc": self.server.address,
+            "remoting": self.extra_address(),
             "ha": "",
             "metrics": "" if self.context.exposition is None else self.context.exposition.address,
             "health": "" if self.health is None else self.health.address,

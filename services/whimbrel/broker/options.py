@@ -114,6 +114,27 @@ class BrokerOptions:
     expected_slaves: int = option(0, help="a master is settled once so many are registered", minimum=0)
     auto_create_topics: bool = option(False, help="a send creates its topic")
     auto_create_groups: bool = option(False, help="a receive creates its group")
+    # Clients dial the port that routes and message ids name, which is the broker's own; others that are
+    # configured with RocketMQ's ports find it here.
+    remoting_port: int = option(
+        -1,
+        help="one more port to listen on, for RocketMQ's clients; 0 takes a free one, -1 none",
+        minimum=-1,
+        maximum=65535,
+    )
+    # Producers of 4.4 use it unless told otherwise (vipChannelEnabled).
+    vip_port: int = option(
+        -1,
+        help="one more port to listen on, for clients that send to the broker's port less 2; -1 none",
+        minimum=-1,
+        maximum=65535,
+    )
+    # RocketMQ lets anybody who reaches its port delete topics.
+    remoting_admin: Literal["loopback", "any", "none"] = option(
+        "loopback",
+        help="who may change topics, groups, offsets and settings by RocketMQ's remoting protocol: peers on"
+        " this machine, anybody, or nobody",
+    )
     # RocketMQ: true. Then messages of those queues are consumed by both.
     share_pulled_queues: bool = option(
         False, help="receives of a group get queues, too, that its 4.x consumers pull"
@@ -196,11 +217,29 @@ class BrokerOptions:
             raise ValueError("tls_certificate and tls_key belong together: name both files, or none")
         if self.tls_certificate and self.transport != "native":
             raise ValueError("tls_certificate: only the transport native serves TLS, set transport to native")
+        self.check_ports()
         check_trace_target(self.trace_to)
         self.check_voters()
         if self.trace_ratio and not self.trace_to:
             raise ValueError("trace_ratio: say with trace_to where the spans are to go")
         _ = self.store_options
+
+    def check_ports(self) -> None:
+        """Refuse further ports that nothing would serve, or that are taken."""
+        for name, port in (("remoting_port", self.remoting_port), ("vip_port", self.vip_port)):
+            if port >= 0 and self.transport != "native":
+                raise ValueError(
+                    f"{name}: only the transport native speaks RocketMQ's protocol, set transport to native"
+                )
+            if port == self.port != 0:
+                raise ValueError(f"{name}: RocketMQ's protocol is served on port anyway, name another one")
+        if self.remoting_port == self.vip_port > 0:
+            raise ValueError("vip_port: remoting_port is the same, name another one")
+
+    @property
+    def extra_ports(self) -> tuple[int, ...]:
+        """Where the server listens besides."""
+        return tuple(port for port in (self.remoting_port, self.vip_port) if port >= 0)
 
     def check_role(self) -> None:
         """Refuse a role that does not fit the id or the coordinator."""

@@ -11,20 +11,25 @@ from pathlib import Path
 from whimbrel.config import load_or_exit, settings_line
 from whimbrel.errors import StoreError, WhimbrelError
 from whimbrel.machine import FILES, Files
+from whimbrel.nameserver.addresses import joined
 from whimbrel.nameserver.group_file import GroupFile
 from whimbrel.nameserver.group_service import GroupService
 from whimbrel.nameserver.group_table import GroupTable
 from whimbrel.nameserver.interfaces import own_addresses
+from whimbrel.nameserver.kv_file import KvStore
 from whimbrel.nameserver.metrics import expose
 from whimbrel.nameserver.options import NameserverOptions
 from whimbrel.nameserver.registry import Registry
 from whimbrel.nameserver.registry_service import TICK_S, RegistryService
+from whimbrel.nameserver.remoting import NameRequests
 from whimbrel.nameserver.resolver import Resolver
 from whimbrel.nameserver.routes_service import RoutesService
 from whimbrel.probes import Condition, Probes, serve_health
 from whimbrel.rpc.server.call_metrics import CallTimes
 from whimbrel.rpc.server.certificates import TlsSettings
+from whimbrel.rpc.server.limits import RunningServer
 from whimbrel.rpc.server.loop import run as run_loop
+from whimbrel.rpc.server.remoting import IDLE_S
 from whimbrel.rpc.server.serving import serve
 from whimbrel.telemetry import setup_logging, write_ready_file
 
@@ -80,6 +85,21 @@ async def run(options: NameserverOptions, files: Files = FILES) -> int:
     except StoreError as error:
         logger.error("%s", error)
         return 1
+    try:
+        kv = KvStore.open(options.kv_config, files)
+    except StoreError as error:
+        logger.error("%s", error)
+        groups.close()
+        return 1
+    requests = NameRequests(
+        registry,
+        kv,
+        own=own,
+        now=time.monotonic,
+        later=loop.call_later,
+        admin=options.remoting_admin,
+        shown=shown_settings(options),
+    )
     times = CallTimes() if options.metrics_port >= 0 else None
     on_call_end = None if times is None else times.observe
     try:
@@ -90,12 +110,17 @@ async def run(options: NameserverOptions, files: Files = FILES) -> int:
             on_call_end=on_call_end,
             tls=TlsSettings(certificate=options.tls_certificate, key=options.tls_key),
             transport=options.transport,
+            remoting=requests.service,
+            on_request_end=on_call_end,
+            extra_ports=() if options.remoting_port < 0 else (options.remoting_port,),
         )
     except (WhimbrelError, OSError) as error:
         logger.error("%s", error)
         groups.close()
+        kv.close()
         return 1
-    logger.info("serves on %s", server.address)
+    logger.info("serves on %s", ", ".join((server.address, *extra_addresses(server))))
+    requests.shown["listenPort"] = str((server.port, *server.extra_ports)[-1])
     probes = Probes("nameserver")
     probes.serve("nameserver", lambda: [settled(registry, time.monotonic())])
     metrics = health = None
@@ -108,6 +133,7 @@ async def run(options: NameserverOptions, files: Files = FILES) -> int:
         if health is not None:
             health.close()
         groups.close()
+        kv.close()
         await server.stop()
         return 1
     loop.call_later(options.renew_s, brokers.notify_settled)
@@ -115,6 +141,7 @@ async def run(options: NameserverOptions, files: Files = FILES) -> int:
         options.ready_file,
         {
             "grpc": server.address,
+            "remoting": next(iter(extra_addresses(server)), ""),
             "ha": "",
             "metrics": "" if metrics is None else metrics.address,
             "health": "" if health is None else health.address,
@@ -136,6 +163,7 @@ async def run(options: NameserverOptions, files: Files = FILES) -> int:
         if port is not None:
             port.close()
     groups.close()
+    kv.close()
     await server.stop()
     await routes.forwarder.close()
     return 0
@@ -152,6 +180,26 @@ def groups_of(options: NameserverOptions, files: Files) -> GroupService:
     file, table = GroupFile.open(Path(options.keeps_groups), files)
     logger.info("keeps the records of %d groups in %s", len(table.records), options.keeps_groups)
     return GroupService(file, table, now=time.monotonic)
+
+
+def shown_settings(options: NameserverOptions) -> dict[str, str]:
+    """Return what RocketMQ's tools are shown of the settings, by RocketMQ's names; no path is among them."""
+    return {
+        "bindAddress": options.host,
+        "orderMessageEnable": "true",
+        "clusterTest": "false",
+        "serverChannelMaxIdleTimeSeconds": f"{IDLE_S:g}",
+        "supportActingMaster": "true",
+        "deleteTopicWithBrokerRegistration": "true",
+        "needWaitForService": "true",
+        "waitSecondsForService": f"{options.renew_s:g}",
+        "remotingAdmin": options.remoting_admin,
+    }
+
+
+def extra_addresses(server: RunningServer) -> list[str]:
+    """Return where a server listens besides."""
+    return [joined(server.host, port) for port in server.extra_ports]
 
 
 def settled(registry: Registry, now: float) -> Condition:

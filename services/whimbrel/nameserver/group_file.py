@@ -13,14 +13,12 @@ before the table that stands was saved once more (`settle`). Else a record could
 replaced by one that was refused. A start syncs what it finds, for the same reason.
 """
 
-import contextlib
-import errno
-import fcntl
 import os
 from pathlib import Path
 
 from whimbrel.errors import StoreError
 from whimbrel.machine import FILES, Files
+from whimbrel.nameserver.file_lock import lock
 from whimbrel.nameserver.group_table import TABLE_BYTES_MAX, BadTable, GroupTable
 
 __all__ = ["GroupFile"]
@@ -46,7 +44,8 @@ class GroupFile:
         Raises:
             StoreError: another nameserver keeps it, it is damaged, or the disk refuses; with what to do.
         """
-        file = cls(path, files, lock(path.with_name(path.name + ".lock"), files))
+        rule = "one keeps the records, the others leave the setting empty"
+        file = cls(path, files, lock(path, files, "keeps_groups", rule))
         try:
             return file, file.load()
         except BaseException:
@@ -108,29 +107,6 @@ class GroupFile:
     def close(self) -> None:
         """Free the lock."""
         self.files.close(self.fd)
-
-
-def lock(path: Path, files: Files) -> int:
-    """Return the descriptor of a lock file, locked.
-
-    Raises:
-        StoreError: somebody has it, or the disk refuses.
-    """
-    fd = -1
-    try:
-        fd = files.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        files.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        if fd >= 0:
-            with contextlib.suppress(OSError):
-                files.close(fd)
-        if error.errno in (errno.EAGAIN, errno.EACCES):
-            raise StoreError(
-                f"keeps_groups: another nameserver keeps this file ({path} is locked): one keeps the records,"
-                " the others leave the setting empty"
-            ) from None
-        raise StoreError(f"keeps_groups: {path} can't be locked: {error}") from error
-    return fd
 
 
 def sync_file(path: Path, files: Files) -> None:

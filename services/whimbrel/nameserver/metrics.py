@@ -87,6 +87,12 @@ def families(registry: Registry, brokers: RegistryService) -> list[Family]:
             read=lambda: [((), len(registry.topics))],
         ),
         Family(
+            name="whimbrel_nameserver_wiped_brokers",
+            kind="gauge",
+            help="Broker names whose write bit RocketMQ's tools have taken out of routes.",
+            read=lambda: [((), len(registry.wiped))],
+        ),
+        Family(
             name="whimbrel_nameserver_expired_leases_total",
             kind="counter",
             help="Brokers removed because their renewals did not come.",

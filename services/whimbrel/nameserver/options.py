@@ -42,6 +42,22 @@ class NameserverOptions:
         "",
         help="file for the records of groups that elect their leaders; empty: another nameserver keeps them",
     )
+    # Clients and tools of RocketMQ 4 are configured with its name server's port, mostly 9876.
+    remoting_port: int = option(
+        -1,
+        help="one more port to listen on, for RocketMQ's clients; 0 takes a free one, -1 none",
+        minimum=-1,
+        maximum=65535,
+    )
+    # RocketMQ's tools say who they are at no time. What reads is served to everybody.
+    remoting_admin: Literal["loopback", "any", "none"] = option(
+        "loopback",
+        help="who may change something by RocketMQ's protocol: peers over loopback, any, or none",
+    )
+    kv_config: str = option(
+        "",
+        help="file for values that RocketMQ's tools put here, as orders of topics; empty: in memory",
+    )
     # SDKs ask for routes every 30 s, and go to the next address of an endpoint at once.
     route_members: bool = option(
         True,
@@ -72,5 +88,11 @@ class NameserverOptions:
             raise ValueError("tls_certificate and tls_key belong together: name both files, or none")
         if self.tls_certificate and self.transport != "native":
             raise ValueError("tls_certificate: only the transport native serves TLS, set transport to native")
+        if self.remoting_port >= 0 and self.transport != "native":
+            raise ValueError(
+                "remoting_port: only the transport native speaks RocketMQ's protocol, set transport to native"
+            )
+        if self.remoting_port == self.port != 0:
+            raise ValueError("remoting_port: RocketMQ's protocol is served on port anyway, name another one")
         if self.renew_s >= self.lease_s:
             raise ValueError("renew_s must be below lease_s: a broker would be removed between two renewals")

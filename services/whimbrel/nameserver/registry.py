@@ -55,6 +55,10 @@ leader says so in its session, as any change of a registration.
 
 The rest goes for all groups again.
 
+- An operator may take the write bit of a broker name out of its routes by RocketMQ's tools (205, 327). That
+  lasts until it is put back, or until the session ends that has the master's place, or its group is gone; a
+  member that leads next within the same sessions changes nothing. (RocketMQ: until the broker registers with
+  another table, which any new topic there causes.) Nothing else goes by it: brokers take what comes.
 - A route lists every queue. What it costs is bounded by `ROUTE_QUEUES_MAX` over all brokers of a topic; one
   with more is refused, since a part of its queues would hide messages.
 
@@ -65,7 +69,7 @@ name do not stand for two. When a broker never comes, the renewal period still e
 settled stays so, whoever leaves.
 """
 
-from collections.abc import Collection, Hashable, Iterable, Iterator
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
 from whimbrel.errors import BadRequest, Forbidden, NotReady, TopicNotFound
@@ -247,6 +251,10 @@ class Registry:
         # By name: who had the master's place in the highest epoch, as long as anybody has a session.
         self.leaders: dict[str, BrokerIdentity] = {}
         self.topics: dict[str, dict[str, QueueCounts]] = {}
+        self.topic_changes = 0  # counts what may change which topics there are, where, and with which flags
+        self.wiped: set[str] = set()  # names whose write bit an operator has taken out of routes
+        # Called when a broker name has lost a topic.
+        self.on_dropped: Callable[[str], None] = nobody_asks
         # Counts what may change which topics brokers share: changes of the groups' membership, whole tables,
         # and changes of topics that several brokers have.
         self.sharing_changes = 0
@@ -321,6 +329,7 @@ class Registry:
             if other_id != broker.id and same_address(self.live[other].broker, broker):
                 del group.holders[other_id]
         group.holders[broker.id] = live.session
+        self.topic_changes += 1
         if broker.id == MASTER_ID and broker.epoch:
             self.leaders[broker.name] = broker
         places = sum(len(each.holders) for each in self.groups.values())
@@ -378,6 +387,7 @@ class Registry:
     def apply_topics(self, live: LiveSession) -> None:
         """Apply a session's whole table, as far as its role allows."""
         self.sharing_changes += 1
+        self.topic_changes += 1
         if not self.counts(live):
             return
         name = live.broker.name
@@ -395,17 +405,20 @@ class Registry:
 
     def put_topic(self, name: str, topic: str, queues: QueueCounts) -> None:
         """Take note of a topic of a broker name."""
+        self.topic_changes += 1
         brokers = self.topics.setdefault(topic, {})
         brokers[name] = queues
         self.sharing_changes += len(brokers) > 1
 
     def drop_topic(self, name: str, topic: str) -> None:
         """Forget a topic of a broker name; one without a broker vanishes."""
+        self.topic_changes += 1
         brokers = self.topics.get(topic, {})
         self.sharing_changes += len(brokers) > 1
         brokers.pop(name, None)
         if not brokers:
             self.topics.pop(topic, None)
+        self.on_dropped(topic)
 
     def drop_topics(self, name: str, keep: Collection[str] = ()) -> None:
         """Forget a broker name's topics but those to keep."""
@@ -422,7 +435,9 @@ class Registry:
             return False
         del group.holders[live.broker.id]
         self.sharing_changes += 1
+        self.topic_changes += 1
         if not group.holders:
+            self.wiped.discard(name)
             del self.groups[name]
             names = self.clusters[group.cluster]
             names.discard(name)
@@ -441,6 +456,8 @@ class Registry:
         if live is None:
             return False
         released = self.release(live)
+        if released and live.broker.id == MASTER_ID:
+            self.wiped.discard(live.broker.name)
         self.forget_leader(live.broker.name)
         return released
 
@@ -558,7 +575,7 @@ class Registry:
             TopicNotFound: the topic is unknown.
             Forbidden: it has more queues than a route may list.
         """
-        entries = tuple(self.entries(self.topics.get(topic, {}).items()))
+        entries = self.known_route(topic)
         if entries:
             check_route(topic, entries)
             return entries
@@ -568,6 +585,35 @@ class Registry:
         if not entries:
             raise TopicNotFound(f"no topic {topic}{self.lack()}")
         return entries
+
+    def known_route(self, topic: str) -> Route:
+        """Return where a topic's queues are, however many these are; nothing for an unknown topic."""
+        return tuple(self.entries(self.topics.get(topic, {}).items()))
+
+    def addresses(self, broker: BrokerIdentity) -> dict[int, BrokerIdentity]:
+        """Return who serves a broker's group, by the ids that clients of RocketMQ 4 know: 0 takes writes.
+
+        Args:
+            broker: of a route's entry: without a master it stands under 0, and under no id of its own
+                (RocketMQ 5.3.3: RouteInfoManager, `supportActingMaster`).
+        """
+        others = (live.broker for live in self.holders(broker.name))
+        return {MASTER_ID: broker} | {other.id: other for other in others if other != broker}
+
+    def wipe_writes(self, name: str) -> int:
+        """Take a broker name's write bit out of routes; return how many topics it has, 0 if it is unknown."""
+        if name in self.groups:
+            self.wiped.add(name)
+        return self.count_topics(name)
+
+    def restore_writes(self, name: str) -> int:
+        """Put a broker name's write bit back; returns as `wipe_writes`."""
+        self.wiped.discard(name)
+        return self.count_topics(name)
+
+    def count_topics(self, name: str) -> int:
+        """Return how many topics a broker name has."""
+        return sum(name in brokers for brokers in self.topics.values())
 
     def writable(self, name: str) -> bool:
         """Return whether a group has a master, or will have elected one soon."""
@@ -587,7 +633,7 @@ class Registry:
         """Yield route entries by broker name."""
         for name, queues in sorted(queues_by_name, key=lambda item: item[0]):
             found = [live.broker for live in self.holders(name)]
-            if found[0].id != MASTER_ID and not elects(found):
+            if name in self.wiped or (found[0].id != MASTER_ID and not elects(found)):
                 queues = replace(queues, permission=queues.permission & ~WRITE)
             members = members_of(found)
             first = found[0] if found[0].id == MASTER_ID or not members else members[0]
@@ -612,6 +658,10 @@ class Registry:
                         message_type=MessageType.MIXED.value,
                     ),
                 )
+
+
+def nobody_asks(topic: str) -> None:
+    """Do nothing about a topic that a broker name has lost."""
 
 
 def check_route(topic: str, entries: Route) -> None:

@@ -151,8 +151,12 @@ class RegistryService:
         if live is None:
             return
         self.sharing_stale = True
+        name = live.broker.name
+        wiped = name in registry.wiped
         if registry.leave(stream) if stream.left else registry.lose(stream, self.now()):
-            self.notify_group(live.broker.name)
+            self.notify_group(name)
+        if wiped and name not in registry.wiped:
+            logger.warning("routes give %s its write bit again, since its session ended", name)
 
     def notify_group(self, name: str, *, leave_out: Session = None) -> None:
         """Send a group's membership to its sessions."""

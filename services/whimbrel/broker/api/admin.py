@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from whimbrel.broker.api.message_codec import timestamp
+from whimbrel.broker.api.table_changes import TableChanges, checked_permission, checked_queues
 from whimbrel.broker.consume.group_consumption import GroupConsumption
 from whimbrel.broker.tables.clients import Clients
 from whimbrel.broker.tables.groups import BUILT_IN_GROUPS, GroupTable
@@ -15,16 +16,13 @@ from whimbrel.broker.tables.shared_topics import TopicSharing
 from whimbrel.broker.tables.topics import QUEUES_DEFAULT, TopicTable
 from whimbrel.errors import (
     BadRequest,
-    GroupNotFound,
     IllegalOffset,
-    IllegalTopic,
-    NotWritable,
     TopicNotFound,
 )
 from whimbrel.model.answers import answer_text, parse_answer
 from whimbrel.model.cluster import GroupProgress
-from whimbrel.model.limits import QUEUES_MAX, RETRY_MAX_DEFAULT
-from whimbrel.model.names import TEMPLATE_TOPIC, check_group, check_topic
+from whimbrel.model.limits import RETRY_MAX_DEFAULT
+from whimbrel.model.names import check_group
 from whimbrel.model.topic import READ, WRITE, GroupConfig, MessageType, TopicConfig
 from whimbrel.model.wire import ADMIN_SERVICE
 from whimbrel.pb.whimbrel.admin.v1 import admin_service_pb2 as admin
@@ -131,7 +129,7 @@ class AdminService:
         self.waiting, self.sharing = waiting, sharing
         self.topics, self.groups, self.consumer = topics, groups, consumer
         self.clients, self.store = clients, store
-        self.master = master
+        self.changes = TableChanges(topics, groups, consumer, store, master=master)
         self.replication = replication
         self.wall_ms = wall_ms
 
@@ -158,21 +156,7 @@ class AdminService:
             (*(UnaryMethod(name, request, handle) for name, request, handle in methods), *others),
         )
 
-    def check_master(self) -> None:
-        if not self.master:
-            raise NotWritable("this is a slave: its tables are its master's; send the change there")
-
     # Topics
-
-    def changeable_topic(self, name: str) -> TopicConfig:
-        """Return a topic that clients may change."""
-        check_topic(name)
-        if self.topics.is_system(name):
-            raise IllegalTopic(f"{name} is a system topic")
-        topic = self.topics.get(name)
-        if topic is None:
-            raise TopicNotFound(f"no topic {name}")
-        return topic
 
     def topic_message(self, topic: TopicConfig) -> admin.Topic:
         return admin.Topic(
@@ -187,11 +171,9 @@ class AdminService:
 
     def create_topic(self, call: Call, request: admin.CreateTopicRequest) -> Any:
         """Create a topic."""
-        self.check_master()
+        self.changes.check_master()
         wanted = request.topic
-        check_topic(wanted.name)
-        if self.topics.is_system(wanted.name):
-            raise IllegalTopic(f"{wanted.name} is a system topic")
+        self.changes.check_topic_name(wanted.name)
         made = TopicConfig(
             name=wanted.name,
             read_queues=checked_queues(wanted.read_queues or wanted.write_queues or QUEUES_DEFAULT),
@@ -200,15 +182,13 @@ class AdminService:
         ).with_type(message_type_of(wanted.message_type))
         if wanted.answer:
             made = made.with_answer(parse_answer(wanted.answer))
-        if self.topics.drained:
-            made = made.with_drained(drained=True)
-        self.topics.add(made)
+        made = self.changes.put_new_topic(made)
         return admin.CreateTopicResponse(topic=self.topic_message(made))
 
     def update_topic(self, call: Call, request: admin.UpdateTopicRequest) -> Any:
         """Change what the request sets."""
-        self.check_master()
-        topic = self.changeable_topic(request.name)
+        self.changes.check_master()
+        topic = self.changes.changeable_topic(request.name)
         if request.HasField("read_queues"):
             topic = replace(topic, read_queues=checked_queues(request.read_queues))
         if request.HasField("write_queues"):
@@ -224,11 +204,8 @@ class AdminService:
 
     def delete_topic(self, call: Call, request: admin.DeleteTopicRequest) -> Any:
         """Remove a topic, its queues, and the groups' offsets on it; its messages stay in the log."""
-        self.check_master()
-        topic = self.changeable_topic(request.name)
-        self.store.delete_topic(topic.name)
-        self.consumer.delete_topic(topic.name)
-        self.topics.remove(topic.name)  # last: a topic that still has queues is adopted again at a start
+        self.changes.check_master()
+        self.changes.delete_topic(self.changes.changeable_topic(request.name))
         return admin.DeleteTopicResponse()
 
     def list_topics(self, call: Call, request: admin.ListTopicsRequest) -> Any:
@@ -265,16 +242,9 @@ class AdminService:
 
     # Groups
 
-    def group(self, name: str) -> GroupConfig:
-        check_group(name)
-        group = self.groups.get(name)
-        if group is None:
-            raise GroupNotFound(f"no consumer group {name}")
-        return group
-
     def create_group(self, call: Call, request: admin.CreateGroupRequest) -> Any:
         """Create a group."""
-        self.check_master()
+        self.changes.check_master()
         wanted = request.group
         check_group(wanted.name)
         attempts = checked_attempts(wanted.max_attempts or RETRY_MAX_DEFAULT + 1)
@@ -290,8 +260,8 @@ class AdminService:
 
     def update_group(self, call: Call, request: admin.UpdateGroupRequest) -> Any:
         """Change what the request sets."""
-        self.check_master()
-        group = self.group(request.name)
+        self.changes.check_master()
+        group = self.changes.group(request.name)
         if request.HasField("fifo"):
             group = replace(group, fifo=request.fifo)
         if request.HasField("max_attempts"):
@@ -309,12 +279,8 @@ class AdminService:
 
     def delete_group(self, call: Call, request: admin.DeleteGroupRequest) -> Any:
         """Remove a group, its offsets and its leases."""
-        self.check_master()
-        group = self.group(request.name)
-        if group.name in BUILT_IN_GROUPS:
-            raise BadRequest(f"{group.name} is the broker's own")
-        self.groups.remove(group.name)
-        self.consumer.delete_group(group.name)
+        self.changes.check_master()
+        self.changes.delete_group(self.changes.group(request.name).name)
         return admin.DeleteGroupResponse()
 
     def list_groups(self, call: Call, request: admin.ListGroupsRequest) -> Any:
@@ -326,7 +292,7 @@ class AdminService:
 
     def describe_group(self, call: Call, request: admin.DescribeGroupRequest) -> Any:
         """Show a group, its progress, and its clients at this broker."""
-        group = self.group(request.name)
+        group = self.changes.group(request.name)
         response = admin.DescribeGroupResponse(
             group=group_message(group),
             progress=[
@@ -348,8 +314,8 @@ class AdminService:
 
     def reset_offsets(self, call: Call, request: admin.ResetOffsetsRequest) -> Any:
         """Move a group's offsets; none is moved when one of the targets is outside its queue."""
-        self.check_master()
-        group = self.group(request.group)
+        self.changes.check_master()
+        group = self.changes.group(request.group)
         topic = self.topics.get(request.topic)
         if topic is None:
             raise TopicNotFound(f"no topic {request.topic}")
@@ -391,13 +357,9 @@ class AdminService:
 
     def drain_broker(self, call: Call, request: admin.DrainBrokerRequest) -> Any:
         """Take the write bit from topics of clients, and from what topics are made of, or give it back."""
-        self.check_master()
+        self.changes.check_master()
         if request.HasField("drain"):
-            for topic in list(self.topics.rows.values()):
-                if topic.name == TEMPLATE_TOPIC or not self.topics.is_system(topic.name):
-                    changed = topic.with_drained(drained=request.drain)
-                    if changed is not topic:
-                        self.topics.put(changed)
+            self.changes.drain(drained=request.drain)
         rows = [
             row
             for name in self.groups.rows
@@ -428,7 +390,7 @@ class AdminService:
 
     def forget_broker(self, call: Call, request: admin.ForgetBrokerRequest) -> Any:
         """Let go of a broker that never comes back."""
-        self.check_master()
+        self.changes.check_master()
         assert self.sharing is not None, "a master has it"
         topics = self.sharing.forget(request.broker_name)
         return admin.ForgetBrokerResponse(topics=topics or (), known=topics is not None)
@@ -469,18 +431,6 @@ class AdminService:
         if view.election is not None:
             response.election.CopyFrom(admin.ElectionState(**asdict(view.election)))
         return response
-
-
-def checked_queues(count: int) -> int:
-    if not 1 <= count <= QUEUES_MAX:
-        raise BadRequest(f"{count} queues: a topic has 1 to {QUEUES_MAX} on each broker")
-    return count
-
-
-def checked_permission(bits: int) -> int:
-    if not 0 <= bits <= 7:
-        raise BadRequest(f"permission {bits}: it is a sum of 4 (read), 2 (write) and 1 (inherit)")
-    return bits
 
 
 def message_type_of(number: admin.MessageType) -> MessageType:

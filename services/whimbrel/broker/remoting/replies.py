@@ -47,9 +47,7 @@ class Replies:
 
     def handles(self) -> dict[int, Handle]:
         """Return the handlers by code."""
-        return dict.fromkeys(
-            (RequestCode.SEND_REPLY_MESSAGE, RequestCode.SEND_REPLY_MESSAGE_V2), self.reply
-        )
+        return dict.fromkeys((RequestCode.SEND_REPLY_MESSAGE, RequestCode.SEND_REPLY_MESSAGE_V2), self.reply)
 
     def reply(self, peer: Peer, request: Command) -> Outcome:
         """Hand a reply to the client that waits for it, and store it."""

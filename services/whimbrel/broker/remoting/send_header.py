@@ -15,6 +15,7 @@ RocketMQ: SendMessageRequestHeaderV2, MessageDecoder.string2messageProperties.
 """
 
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Final
 
 from whimbrel.errors import BadRequest
@@ -39,6 +40,7 @@ LONG_NAMES: Final = {
     "m": "batch",
 }
 SHORT_NAMES: Final = {name: name for name in LONG_NAMES}
+REQUIRED = itemgetter(*"abcdefgh")
 DIGITS_MAX = 80  # of all numbers together: reading one of very many takes long
 V1_CODES: Final = frozenset((RequestCode.SEND_MESSAGE, RequestCode.SEND_REPLY_MESSAGE))
 
@@ -74,28 +76,31 @@ def read_header(request: Command) -> SendHeader:
     Raises:
         BadRequest: a field is missing, or is no number.
     """
-    fields = request.fields
-    names = SHORT_NAMES
+    fields, names = request.fields, SHORT_NAMES
     if request.code in V1_CODES:
         names = LONG_NAMES
         fields = {short: fields[name] for short, name in LONG_NAMES.items() if name in fields}
+    try:
+        _, topic, default, queues, queue, system, born, flag = REQUIRED(fields)
+    except KeyError:
+        return read_unusual(request, names)
     get = fields.get
-    topic, default, text = get("b"), get("c"), get("i")
-    queue, system, born, flag = get("e"), get("f"), get("g"), get("h")
-    queues, times, most = get("d"), get("j") or "0", get("l") or ""
-    if topic and default is not None and queue and system and born and flag and queues and "a" in fields:
-        digits = queue + system + born + flag + queues + times + most
-        if digits.isdigit() and digits.isascii() and len(digits) < DIGITS_MAX:
+    times, most, text = get("j") or "0", get("l") or "", get("i")
+    digits = f"{queues}{queue}{system}{born}{flag}{times}{most}"
+    if digits.isdigit() and digits.isascii() and len(digits) < DIGITS_MAX and topic:
+        try:
             header = SendHeader(
                 topic, int(queue), int(system), int(born), int(flag), int(times), int(most) if most else -1,
                 get("m") == "true", default, int(queues), properties_of(text) if text else {},
             )  # fmt: skip
-            if (
-                max(header.queue_id, header.sys_flag, header.flag, header.default_queues) <= INT_MAX
-                and max(header.reconsume_times, header.max_reconsume_times) <= INT_MAX
-                and header.born_ms <= TIME_MS_MAX
-            ):
-                return header
+        except ValueError:  # an empty one
+            return read_unusual(request, names)
+        if (
+            max(header.queue_id, header.sys_flag, header.flag, header.default_queues) <= INT_MAX
+            and max(header.reconsume_times, header.max_reconsume_times) <= INT_MAX
+            and header.born_ms <= TIME_MS_MAX
+        ):
+            return header
     return read_unusual(request, names)
 
 

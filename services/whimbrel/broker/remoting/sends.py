@@ -34,8 +34,8 @@ from uuid import uuid4
 from whimbrel.broker.api.send import Detour
 from whimbrel.broker.produce.admission import Admission, MessageExtras, born_host_of
 from whimbrel.broker.produce.level_draft import level_of, levelled
+from whimbrel.broker.remoting.group_creation import GroupCreation
 from whimbrel.broker.remoting.send_header import SendHeader, properties_of, properties_text, read_header
-from whimbrel.broker.tables.groups import GroupTable
 from whimbrel.broker.tables.topics import TopicTable
 from whimbrel.deferred import Deferred
 from whimbrel.errors import (
@@ -102,6 +102,7 @@ BATCH_HEAD = struct.Struct(">iiiii")
 BATCH_MESSAGES_MAX = 65_536  # in 4 MiB there is room for more empty ones
 TIMES: Final = ((TIMER_DELAY_SEC, 1000), (TIMER_DELAY_MS, 1))  # relative ones, with their units in ms
 NUMBER_DIGITS_MAX = 15
+NOT_AT_ONCE: Final = frozenset((TRAN_MSG, DELAY, TIMER_DELIVER_MS, TIMER_DELAY_SEC, TIMER_DELAY_MS))
 
 
 class Sends:
@@ -116,7 +117,7 @@ class Sends:
         self,
         admission: Admission,
         topics: TopicTable,
-        groups: GroupTable,
+        creation: GroupCreation,
         *,
         cluster: str,
         detours: dict[MessageType, Detour],
@@ -124,7 +125,7 @@ class Sends:
         delay_max_ms: int,
     ) -> None:
         """Take what appends, and the tables."""
-        self.admission, self.topics, self.groups = admission, topics, groups
+        self.admission, self.topics, self.creation = admission, topics, creation
         self.cluster, self.detours, self.levels, self.delay_max_ms = cluster, detours, levels, delay_max_ms
         self.traces: RecordTraces | None = None
 
@@ -213,6 +214,7 @@ class Sends:
         self.admission.appender.check_writable()  # a broker that takes no writes makes no topics either
         if name.startswith(RETRY_PREFIX):
             return self.group_topic(name, self.group(name).retry_queues)
+        self.creation.take_turn(f"topic {name}")
         made = self.topics.create_by_send(
             name, template_name=header.default_topic, queues_max=header.default_queues
         )
@@ -223,7 +225,7 @@ class Sends:
     def group(self, retry_topic: str) -> GroupConfig:
         """Return the group that a retry topic belongs to."""
         name = retry_topic.removeprefix(RETRY_PREFIX)
-        config = self.groups.rows.get(name)
+        config = self.creation.groups.rows.get(name)
         if config is None:
             raise GroupNotFound(f"no consumer group {name}")
         return config
@@ -311,6 +313,8 @@ class Sends:
         self, draft: RecordDraft, properties: dict[str, str]
     ) -> tuple[list[RecordDraft], Detour | None]:
         """Return what is stored of a message, and what takes it until it may be delivered."""
+        if NOT_AT_ONCE.isdisjoint(properties):
+            return [draft], None
         if properties.get(TRAN_MSG) == "true":
             return self.redirected(draft, MessageExtras(kind=MessageType.TRANSACTION))
         level = properties.get(DELAY)

@@ -20,6 +20,7 @@ from whimbrel.broker.cluster.registration import Registration
 from whimbrel.broker.consume.filters import compile_filter
 from whimbrel.broker.metrics import Counted
 from whimbrel.broker.options import BrokerOptions
+from whimbrel.broker.remoting.traffic import Traffic
 from whimbrel.broker.tables.adoption import adopt_topics
 from whimbrel.broker.tables.clients import Clients
 from whimbrel.broker.tables.groups import GroupTable
@@ -61,6 +62,8 @@ class BrokerContext:
         counted: what metrics add up; None where they are off.
         exposition: serves the metrics of the current role, and of later ones at the same address.
         remoting_clients: who consumes and produces over the remoting protocol.
+        traffic: how many messages come and go.
+        started_ms: when this process began, in epoch milliseconds.
         queue_locks: which of its ordered consumers holds which queue.
         members: where the other members of the group serve, `host:port` by id, as was heard last.
         leader_calls: hands calls on to the leader, and holds them between two roles; None: nothing does.
@@ -94,6 +97,8 @@ class BrokerContext:
         self.clients = Clients()
         self.remoting_clients = RemotingClients(compile_filter)
         self.queue_locks = QueueLocks()
+        self.traffic = Traffic()
+        self.started_ms = machine.wall_ms()
         self.assignments = Assignments(self.ask_nameserver)
         self.elector: Elector | None = None
         self.registration: Registration | None = None

@@ -245,9 +245,7 @@ class MasterRole(Role):
     def special_requests(self, sends: RemotingSends) -> list[dict[int, RemotingHandle]]:
         """Return the handlers of requests of the remoting protocol that only a master serves."""
         context, store = self.context, self.store
-        back = SendBack(
-            context.topics, context.groups, store, self.internal, levels=len(store.delays_ms)
-        )
+        back = SendBack(context.topics, context.groups, store, self.internal, levels=len(store.delays_ms))
         ends = EndTransactions(self.transactions, store, context.remoting_clients, self.ending.ask)
         replies = Replies(
             sends,

@@ -40,6 +40,7 @@ from whimbrel.broker.options import BrokerOptions
 from whimbrel.broker.produce.admission import Admission
 from whimbrel.broker.produce.appender import Appender, ReadOnlyAppender
 from whimbrel.broker.produce.confirmed_offset import ConfirmedFile, MasterConfirmed, SlaveConfirmed
+from whimbrel.broker.remoting.group_creation import GroupCreation
 from whimbrel.broker.remoting.sends import Sends as RemotingSends
 from whimbrel.broker.remoting.service import remoting_service
 from whimbrel.broker.roles.context import BrokerContext
@@ -425,6 +426,10 @@ class Role(ABC):
     def make_remoting(self) -> RemotingService:
         """Make what is served by the remoting protocol, over the same parts."""
         self.client_positions = ClientPositions(self.consumption.positions)
+        context, master = self.context, self.NAME == "master"
+        self.creation = GroupCreation(
+            context.topics, context.groups, master=master, clock=self.machine.monotonic
+        )
         messages = self.remoting_messages = RemotingMessages(self)
         self.pulls = messages.pulls
         parts = self.remoting_parts = make_parts(self)

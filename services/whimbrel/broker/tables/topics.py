@@ -57,8 +57,7 @@ class TopicTable(VersionedTable[TopicConfig]):
         template = self.rows.get(TEMPLATE_TOPIC)
         if template is not None:
             # A template left over from a run with the other setting would advertise what sends then refuse.
-            wanted = template.permission & ~INHERIT | (INHERIT if auto_create else 0)
-            self.put(replace(template, permission=wanted))
+            self.set_auto_create(enabled=auto_create)
 
     def row_changed(self, old: TopicConfig | None, new: TopicConfig | None) -> None:
         """Keep the counts and the names of certain topics, so that nobody looks through all of them."""
@@ -72,6 +71,16 @@ class TopicTable(VersionedTable[TopicConfig]):
     def is_system(self, name: str) -> bool:
         """Return whether the topic is the broker's own: clients neither change it nor send to it."""
         return is_system_topic(name) or name in self.own
+
+    def set_auto_create(self, *, enabled: bool) -> None:
+        """Have sends make topics from now on, or not; the setting counts again after a start."""
+        self.auto_create = enabled
+        template = self.rows.get(TEMPLATE_TOPIC)
+        if template is not None:
+            wanted = template.permission & ~INHERIT | (INHERIT if enabled else 0)
+            self.put(replace(template, permission=wanted))
+        elif enabled:
+            self.put(template_topic())
 
     def would_create(
         self,
@@ -118,6 +127,11 @@ class TopicTable(VersionedTable[TopicConfig]):
         return made
 
 
+def template_topic() -> TopicConfig:
+    """Return what topics are made of that sends create."""
+    return TopicConfig(name=TEMPLATE_TOPIC, read_queues=8, write_queues=8, permission=READ | WRITE | INHERIT)
+
+
 def built_in(cluster: str, broker_name: str, *, auto_create: bool) -> list[TopicConfig]:
     """Return the topics of a fresh broker (RocketMQ: TopicConfigManager)."""
 
@@ -138,5 +152,5 @@ def built_in(cluster: str, broker_name: str, *, auto_create: bool) -> list[Topic
         topic(f"{cluster}_REPLY_TOPIC", 1, READ | WRITE),
     ]
     if auto_create:
-        topics.append(topic(TEMPLATE_TOPIC, 8, READ | WRITE | INHERIT))
+        topics.append(template_topic())
     return topics

@@ -1,7 +1,7 @@
 """Who may change a server's state by the remoting protocol: the decision of the setting `remoting_admin`.
 
-    loopback    peers on this machine, by their address; a proxy here, or a forwarded port that ends here,
-                makes its clients such peers
+    loopback    peers that come from 127.0.0.1 or ::1; a proxy here, or a forwarded port that ends here, makes
+                its clients such peers, and who dials another address of this machine is none
     any         everybody who reaches the port
     none        nobody
 
@@ -35,7 +35,8 @@ def check_admin(peer: str, access: AdminAccess) -> None:
     if access == "any" or (access == "loopback" and from_this_machine(peer)):
         return
     allowed = (
-        "is only for peers on its own machine (remoting_admin is loopback; any allows it to all)"
+        "is only for peers that come over loopback, as to 127.0.0.1 on its machine (remoting_admin is"
+        " loopback; any allows it to all)"
         if access == "loopback"
         else "is switched off (remoting_admin is none; loopback or any allows it)"
     )

@@ -1,0 +1,123 @@
+"""Requests about consumer groups: what tools of RocketMQ make, change, delete and show.
+
+    200  UPDATE_AND_CREATE_SUBSCRIPTIONGROUP   makes a group, or changes what the body names
+    207  DELETE_SUBSCRIPTIONGROUP              with its offsets and leases; one that is not there: 0
+    201  GET_ALL_SUBSCRIPTIONGROUP_CONFIG      all of them, with the version
+
+The body of 200 is a `SubscriptionGroupConfig`. What it leaves out stays as it is, so that a tool of 4.9.3
+takes nothing away of what one of 5.x has set. Its attributes are a map by `+name`, or by `-name`, which takes
+one away.
+
+RocketMQ keeps the offsets of a deleted group unless it is told otherwise (`removeOffset`, `cleanOffset`).
+Here they go with it, as with our own tools: a group that is made again under that name is another one.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from whimbrel.broker.api.table_changes import TableChanges
+from whimbrel.broker.remoting.topics import ON_SLAVE
+from whimbrel.errors import BadRequest
+from whimbrel.model.names import check_group
+from whimbrel.model.retry import policy_from_bean
+from whimbrel.model.topic import GroupConfig
+from whimbrel.rpc.remoting.codes import RequestCode
+from whimbrel.rpc.remoting.command import Command
+from whimbrel.rpc.remoting.fastjson import load_body
+from whimbrel.rpc.remoting.handlers import Handle, Peer, Reply
+
+__all__ = ["RemotingGroups"]
+
+BODY_BYTES_MAX = 64 * 1024
+ATTRIBUTES_MAX = 32  # of a group
+ATTRIBUTE_CHARS_MAX = 255  # of a name, and of a value
+ATTRIBUTES, RETRY_POLICY = "attributes", "groupRetryPolicy"
+KNOWN = frozenset(GroupConfig(name="").bean())  # fields of the body that are kept
+
+
+class RemotingGroups:
+    """Handles these requests. On the loop's thread."""
+
+    def __init__(self, changes: TableChanges) -> None:
+        """Take the tables with what changes them."""
+        self.changes, self.groups = changes, changes.groups
+
+    def handles(self) -> dict[int, Handle]:
+        """Return the handlers by code."""
+        return {
+            RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: self.put,
+            RequestCode.DELETE_SUBSCRIPTIONGROUP: self.delete,
+            RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: self.show_all,
+        }
+
+    def put(self, peer: Peer, request: Command) -> Reply:
+        """Make a group, or change it."""
+        self.changes.check_master()
+        if len(request.body) > BODY_BYTES_MAX:
+            raise BadRequest(f"the group has {len(request.body)} bytes; {BODY_BYTES_MAX} are the most")
+        bean = load_body(request.body, "the group")
+        name = bean.get("groupName")
+        if not isinstance(name, str):
+            raise BadRequest("the group has no groupName")
+        check_group(name)
+        known = self.groups.get(name)
+        if known is None:
+            self.groups.add(changed(GroupConfig(name=name), bean))
+        else:
+            self.groups.put(changed(known, bean))
+        return Reply()
+
+    def delete(self, peer: Peer, request: Command) -> Reply:
+        """Delete a group."""
+        name = request.text("groupName")
+        check_group(name)
+        if not self.changes.master:
+            return Reply(remark=ON_SLAVE)  # as topics are deleted there: `topics.py`
+        self.changes.delete_group(name)
+        return Reply()
+
+    def show_all(self, peer: Peer, request: Command) -> Reply:
+        """Show the configuration of all groups."""
+        return Reply(body=[self.groups.encode(pretty=False).encode()])
+
+
+def changed(group: GroupConfig, bean: Mapping[str, Any]) -> GroupConfig:
+    """Return a group with what a body says of it.
+
+    Raises:
+        BadRequest: a value is none of its kind.
+    """
+    before = group.bean()
+    given = {name: value for name, value in bean.items() if name in KNOWN and value is not None}
+    for name, value in given.items():
+        if name in before and type(value) is not type(before[name]):
+            raise BadRequest(f"{name} of the group is no {type(before[name]).__name__}")
+    attributes = given.pop(ATTRIBUTES, {})
+    if RETRY_POLICY in given:
+        given[RETRY_POLICY] = policy_from_bean(given[RETRY_POLICY]).bean()
+    try:
+        found = GroupConfig.from_bean(group.name, {**before, **given})
+    except (TypeError, ValueError) as error:
+        raise BadRequest(f"the group can't be read: {error}") from error
+    return with_attributes(found, attributes)
+
+
+def with_attributes(group: GroupConfig, altered: Mapping[str, Any]) -> GroupConfig:
+    """Return a group whose attributes are altered."""
+    if not altered:
+        return group
+    attributes = dict(group.rest.get(ATTRIBUTES) or {})
+    for name, value in altered.items():
+        if not isinstance(value, str) or max(len(name), len(value)) > ATTRIBUTE_CHARS_MAX:
+            raise BadRequest(
+                f"an attribute of the group is no text of up to {ATTRIBUTE_CHARS_MAX} characters"
+            )
+        plain = name.removeprefix("+").removeprefix("-")
+        attributes.pop(plain, None)
+        attributes.pop("+" + plain, None)
+        if not name.startswith("-"):
+            attributes[plain] = value
+    if len(attributes) > ATTRIBUTES_MAX:
+        raise BadRequest(f"the group would have {len(attributes)} attributes; {ATTRIBUTES_MAX} are the most")
+    return replace(group, rest={**group.rest, ATTRIBUTES: attributes})

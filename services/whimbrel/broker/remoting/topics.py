@@ -1,0 +1,182 @@
+"""Requests about topics: what tools of RocketMQ make, change, delete and show.
+
+    17   UPDATE_AND_CREATE_TOPIC             makes a topic, or changes one as a whole
+    215  DELETE_TOPIC_IN_BROKER              with its queues and the groups' offsets; one that is not there: 0
+    202  GET_TOPIC_STATS_INFO                first offset, end and newest time of each queue; 17 for no topic
+    351  GET_TOPIC_CONFIG (5.x)              its configuration; 17
+    21   GET_ALL_TOPIC_CONFIG                all of them, with the version
+    300  QUERY_TOPIC_CONSUME_BY_WHO          groups with members that subscribe to it, or with an offset on it
+    305  GET_SYSTEM_TOPIC_LIST_FROM_BROKER   the broker's own topics
+
+**17.** Attributes are 5.x's: `+name=value` sets one, `-name` takes it away, joined by commas. `message.type`
+is kept; others name what is not here (`queue.type=BatchCQ`, which the OpenMessaging benchmark wants of every
+topic) and change nothing, as in 4.9.3, which knows no attributes.
+
+**A slave** answers 17 and 215 with 0 and changes nothing: that benchmark makes its topics on each broker of a
+group, 5.3.3's deleteSubGroup deletes them on each, and a real slave does it and forgets it with the next copy
+of its master's table.
+"""
+
+from dataclasses import replace
+
+from whimbrel.broker.api.table_changes import TableChanges, checked_permission, checked_queues
+from whimbrel.broker.consume.positions import Positions
+from whimbrel.broker.tables.remoting_clients import RemotingClients
+from whimbrel.errors import BadRequest, TopicNotFound
+from whimbrel.model.topic import MessageType, TopicConfig
+from whimbrel.rpc.remoting.codes import RequestCode
+from whimbrel.rpc.remoting.command import Command
+from whimbrel.rpc.remoting.fastjson import MessageQueue, dump_body
+from whimbrel.rpc.remoting.handlers import Handle, Peer, Reply
+
+__all__ = ["ON_SLAVE", "RemotingTopics", "altered_type"]
+
+TYPE_ATTRIBUTE = "message.type"
+FILTER_TYPES = ("SINGLE_TAG", "MULTI_TAG")
+ATTRIBUTES_CHARS_MAX = 4096
+ON_SLAVE = "this is a slave, whose tables are its master's: nothing was changed here"
+
+
+class RemotingTopics:
+    """Handles these requests. On the loop's thread."""
+
+    def __init__(
+        self, changes: TableChanges, clients: RemotingClients, positions: Positions, *, broker_name: str
+    ) -> None:
+        """Take the tables with what changes them, and who consumes."""
+        self.changes, self.topics, self.store = changes, changes.topics, changes.store
+        self.clients, self.positions = clients, positions
+        self.broker_name = broker_name
+
+    def handles(self) -> dict[int, Handle]:
+        """Return the handlers by code."""
+        return {
+            RequestCode.UPDATE_AND_CREATE_TOPIC: self.put,
+            RequestCode.DELETE_TOPIC_IN_BROKER: self.delete,
+            RequestCode.GET_TOPIC_STATS_INFO: self.stats,
+            RequestCode.GET_TOPIC_CONFIG: self.show,
+            RequestCode.GET_ALL_TOPIC_CONFIG: self.show_all,
+            RequestCode.QUERY_TOPIC_CONSUME_BY_WHO: self.groups_of,
+            RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER: self.list_system,
+        }
+
+    def put(self, peer: Peer, request: Command) -> Reply:
+        """Make a topic, or change it."""
+        wanted = wanted_topic(request)
+        self.changes.check_topic_name(wanted.name)
+        if not self.changes.master:
+            return Reply(remark=ON_SLAVE)
+        kind = altered_type(request.fields.get("attributes", ""))
+        known = self.topics.get(wanted.name)
+        if known is None:
+            self.changes.put_new_topic(wanted if kind is None else wanted.with_type(kind))
+            return Reply()
+        changed = replace(
+            known.with_drained(drained=False),
+            read_queues=wanted.read_queues,
+            write_queues=wanted.write_queues,
+            permission=wanted.permission,
+            filter_type=wanted.filter_type,
+            system_flag=wanted.system_flag,
+            order=wanted.order,
+        ).with_drained(drained=known.drained)
+        if kind is not None:
+            changed = changed.with_type(kind)
+        self.topics.put(changed)
+        return Reply()
+
+    def delete(self, peer: Peer, request: Command) -> Reply:
+        """Delete a topic."""
+        name = request.text("topic")
+        self.changes.check_topic_name(name)
+        if not self.changes.master:
+            return Reply(remark=ON_SLAVE)
+        try:
+            self.changes.delete_topic(self.changes.changeable_topic(name))
+        except TopicNotFound:
+            return Reply()  # deleteSubGroup deletes topics of the group that may never have been made
+        return Reply()
+
+    def find(self, request: Command) -> TopicConfig:
+        """Return the topic that a request names; raises TopicNotFound."""
+        name = request.text("topic")
+        topic = self.topics.get(name)
+        if topic is None:
+            raise TopicNotFound(f"no topic {name}")
+        return topic
+
+    def stats(self, peer: Peer, request: Command) -> Reply:
+        """Show how far the queues of a topic go."""
+        topic = self.find(request)
+        table = {}
+        for queue_id in range(max(topic.read_queues, topic.write_queues)):
+            low, high = self.store.queue_range(topic.name, queue_id)
+            newest = self.store.queue_units(topic.name, queue_id, high - 1, 1) if high > low else []
+            table[MessageQueue(self.broker_name, queue_id, topic.name)] = {
+                "lastUpdateTimestamp": self.store.store_time_of(newest[0][0]) if newest else 0,
+                "maxOffset": high,
+                "minOffset": low,
+            }
+        return Reply(body=[dump_body({"offsetTable": table})])
+
+    def show(self, peer: Peer, request: Command) -> Reply:
+        """Show a topic's configuration."""
+        return Reply(body=[dump_body(self.find(request).bean())])
+
+    def show_all(self, peer: Peer, request: Command) -> Reply:
+        """Show the configuration of all topics."""
+        return Reply(body=[self.topics.encode(pretty=False).encode()])
+
+    def groups_of(self, peer: Peer, request: Command) -> Reply:
+        """List the groups that consume a topic, or have."""
+        topic = request.text("topic")
+        found = {name for name, group in self.clients.groups.items() if topic in group.subscriptions}
+        found |= {group for named, group in self.positions.committed_offsets() if named == topic}
+        return Reply(body=[dump_body({"groupList": sorted(found)})])
+
+    def list_system(self, peer: Peer, request: Command) -> Reply:
+        """List the broker's own topics."""
+        own = [name for name in self.topics.rows if self.topics.is_system(name)]
+        return Reply(body=[dump_body({"topicList": sorted(own)})])
+
+
+def wanted_topic(request: Command) -> TopicConfig:
+    """Return the topic that a request describes.
+
+    Raises:
+        BadRequest: a number is out of its bounds.
+    """
+    kind = request.fields.get("topicFilterType", FILTER_TYPES[0])
+    if kind not in FILTER_TYPES:
+        raise BadRequest(f"topicFilterType is none of {', '.join(FILTER_TYPES)}: {kind[:40]!r}")
+    return TopicConfig(
+        name=request.text("topic"),
+        read_queues=checked_queues(request.int32("readQueueNums")),
+        write_queues=checked_queues(request.int32("writeQueueNums")),
+        permission=checked_permission(request.int32("perm")),
+        filter_type=kind,
+        system_flag=request.int32("topicSysFlag", 0),
+        order=request.boolean("order"),
+    )
+
+
+def altered_type(attributes: str) -> MessageType | None:
+    """Return the type of messages that attributes of a request set; None where they leave it.
+
+    Raises:
+        BadRequest: they can't be read, or name an unknown type.
+    """
+    if len(attributes) > ATTRIBUTES_CHARS_MAX:
+        raise BadRequest(f"the attributes have more than {ATTRIBUTES_CHARS_MAX} characters")
+    kind = None
+    for one in filter(None, attributes.split(",")):
+        name, equals, value = one.partition("=")
+        sign, name = name[:1], name[1:].strip()
+        if sign not in ("+", "-") or not name or bool(equals) != (sign == "+"):
+            raise BadRequest(f"attribute {one[:40]!r} is neither +name=value nor -name")
+        if name == TYPE_ATTRIBUTE:
+            value = value.strip() if sign == "+" else MessageType.NORMAL
+            if value not in MessageType.__members__:
+                raise BadRequest(f"{TYPE_ATTRIBUTE} is none of {', '.join(MessageType)}: {value[:40]!r}")
+            kind = MessageType(value)
+    return kind
