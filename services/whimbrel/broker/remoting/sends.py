@@ -58,7 +58,7 @@ from whimbrel.model.names import (
     HALF_TOPIC,
     RETRY_PREFIX,
     SCHEDULE_TOPIC,
-    TIMER_TOPIC,
+    SYSTEM_TOPIC_PREFIX,
     UNDECIDED_TOPIC,
     check_topic,
 )
@@ -94,8 +94,9 @@ __all__ = ["REGION", "VERSION_WITH_MAXIMUM", "Sends", "failed"]
 WAIT = "WAIT"
 RECONSUME_TIME, MAX_RECONSUME_TIMES = "RECONSUME_TIME", "MAX_RECONSUME_TIMES"
 REGION: Final = {"MSG_REGION": "DefaultRegion", "TRACE_ON": "true"}  # RocketMQ's defaults
-# What would be taken for the broker's own records. RocketMQ 5 refuses them as well, 4.9.3 only the first.
-NOT_SENT_TO: Final = frozenset((SCHEDULE_TOPIC, HALF_TOPIC, HALF_OP_TOPIC, UNDECIDED_TOPIC, TIMER_TOPIC))
+# What would be taken for the broker's own records, as in all topics of the prefix. RocketMQ 5 refuses these
+# as well, 4.9.3 only the first.
+NOT_SENT_TO: Final = frozenset((SCHEDULE_TOPIC, HALF_TOPIC, HALF_OP_TOPIC, UNDECIDED_TOPIC))
 MULTI_TAG = 2  # of the system flag
 VERSION_WITH_MAXIMUM = 121  # V3_4_9, whose maximum of redeliveries counts (RocketMQ: the same)
 BATCH_HEAD = struct.Struct(">iiiii")
@@ -204,7 +205,7 @@ class Sends:
         """Return the topic, which is made where there is none and a send may make it."""
         name = header.topic
         found = self.topics.rows.get(name)
-        if name in NOT_SENT_TO:
+        if name in NOT_SENT_TO or name.startswith(SYSTEM_TOPIC_PREFIX):
             raise Forbidden(f"{name} is the broker's own: nobody sends to it")
         if found is not None:
             if found.drained:

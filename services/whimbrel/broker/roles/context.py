@@ -130,6 +130,7 @@ class BrokerContext:
             cluster=options.cluster,
             broker_name=options.name,
             auto_create=options.auto_create_topics,
+            trace_topic=options.trace_topic_enable,
             clock=self.now_ms,
             files=self.machine.files,
         )
