@@ -25,8 +25,8 @@ import pytest
 from brokerapi import message
 from electionkit import ElectedGroup
 from processes import COMMAND, Cluster, dev, environment, until
-from sdknotes import SdkLoad
 from remotingwire import Wire
+from sdknotes import SdkLoad
 from spanrig import Receiver, memory_provider
 from whimbrel.cli.message_trace import MessageTrace, Span, lines, structure, trace_of
 from whimbrel.client import (
