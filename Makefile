@@ -111,9 +111,10 @@ check: fmt-check lint types layers proto-check native-check ## all checks that r
 # The transport that is not the default serves once more where a test says that it matters (docs/testing.md).
 OTHER := WHIMBREL_TEST_TRANSPORT=other $(PY) -m pytest -q
 
-# These share the cores; what runs containers, Spark or real RocketMQ has the machine to itself.
+# These share the cores; what runs containers, Spark or real RocketMQ brokers has the machine to itself.
 IN_MEMORY := tests/unit tests/property tests/scenario
-PROCESSES := tests/integration
+# RocketMQ's own tests and clients mostly wait.
+PROCESSES := tests/integration tests/official tests/clients4
 ALONE := $(addprefix --ignore=,$(IN_MEMORY) $(PROCESSES))
 
 test: setup ## all tests but the slow ones; with real RocketMQ where java and mvn are present
