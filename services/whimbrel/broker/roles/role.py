@@ -60,6 +60,7 @@ from whimbrel.rpc.remoting.handlers import Handle as RemotingHandle
 from whimbrel.rpc.remoting.handlers import Peer, RemotingService
 from whimbrel.rpc.server.handlers import Call, Service
 from whimbrel.rpc.server.lane_calls import CallLane
+from whimbrel.rpc.server.remoting_lane import RemotingLane
 from whimbrel.store.shared_page import SharedPage
 from whimbrel.store.store import MessageStore
 
@@ -429,7 +430,7 @@ class Role(ABC):
         self.pulls = messages.pulls
         parts = self.remoting_parts = make_parts(self)
         handles = [*messages.handles(), *self.special_requests(messages.sends), *parts.handles]
-        return remoting_service(handles, parts.closed)
+        return replace(remoting_service(handles, parts.closed), lane=self.request_lane())
 
     def special_requests(self, sends: RemotingSends) -> list[dict[int, RemotingHandle]]:
         """Return the handlers of requests of the remoting protocol that only a master serves."""
@@ -474,6 +475,10 @@ class Role(ABC):
 
     def call_lane(self) -> CallLane | None:
         """Return what takes plain calls beside Python; None where nothing does."""
+        return None
+
+    def request_lane(self) -> RemotingLane | None:
+        """Return what takes plain requests of the remoting protocol; None where nothing does."""
         return None
 
     def special_calls(self) -> dict[str, Handle]:

@@ -82,7 +82,7 @@ def encode_response(code: int, opaque: int, fields: Mapping[str, str], remark: s
     """Return the header of a response of ours, as `encode_json` does: it is made for each request."""
     text = (
         f'{{"code":{code:d}{fields_text(fields)},"flag":1,"language":"JAVA","opaque":{opaque}'
-        f'{"" if remark is None else REMARK + json_text(remark)}{END_OF_OURS}'
+        f"{'' if remark is None else REMARK + json_text(remark)}{END_OF_OURS}"
     )
     return text.encode("utf-8", "replace")
 
