@@ -153,8 +153,9 @@ test-all: setup ## all tests, behind both transports
 scenarios: setup ## write what the dialogues of tests/scenario give now; look at the difference before you commit it
 	$(PY) -m pytest -q tests/scenario --rewrite
 
-checklist: setup ## write docs/checklist.md from what the tests say of themselves
+checklist: setup ## write docs/checklist.md and docs/remoting-checklist.md from what the tests say of themselves
 	$(PY) tests/checklist.py > docs/checklist.md.part && mv docs/checklist.md.part docs/checklist.md
+	$(PY) tests/remotingchecklist.py > docs/remoting.part && mv docs/remoting.part docs/remoting-checklist.md
 
 official: setup ## RocketMQ 4.9.3's own integration tests against ours, and write docs/official.md (ARGS="--servers 4.9.3", ARGS="--classes tag batch")
 	PYTHONPATH=services:tests $(PY) -m official.run --page docs/official.md $(ARGS)

@@ -7,6 +7,7 @@
     python bench/beside.py --render rows.jsonl               the tables of what `--json rows.jsonl` has kept
 
     system  python, lane   ours without and with the lane: apache.rocketmq.v2, by bench/load/v2calls.cc
+            4x, 4x-lane    the same, by the remoting protocol: bench/native/remload.cc
             4.9.3, 5.3.3   RocketMQ's brokers: their own protocol, by bench/native/remload.cc
             proxy          RocketMQ 5.3.3's proxy in local mode: the same calls as ours, same generator
     mode    none   no slave      slave   asynchronous replication to one
@@ -62,7 +63,7 @@ from beside_systems import (  # noqa: E402
     start,
     stored,
 )
-from beside_tables import MODES, OURS, SYSTEMS, cell, tables  # noqa: E402
+from beside_tables import BY_REMOTING, MODES, OURS, SYSTEMS, WITH_LANE, cell, tables  # noqa: E402
 from raw import READS, SENDS, Row, cpu_s, log, quiet  # noqa: E402
 from run import LOAD, NATIVE, TOOLS, build, probe_lag, scratch_directory, tool  # noqa: E402
 
@@ -426,6 +427,7 @@ def main() -> int:
     build(LOAD)
     if set(args.only) - set(OURS):
         os.environ.update(PEER_JAVA)
+    if set(args.only) - set(OURS) | set(args.only) & set(BY_REMOTING):
         remload = f"{TOOLS}/remload"
         subprocess.run(["make", "-s", "-C", str(NATIVE), f"BUILD={TOOLS}", remload], check=True)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("terminated"))  # nothing that was started stays
@@ -441,7 +443,7 @@ def main() -> int:
     args.work.mkdir(parents=True, exist_ok=True)
     version = "ours from the tree"
     if args.wheels:
-        version = installed(args.wheels.resolve(), args.work, lane="lane" in args.only)
+        version = installed(args.wheels.resolve(), args.work, lane=bool(set(args.only) & set(WITH_LANE)))
     keep(facts(args, version))
     cases = [
         (name, mode)

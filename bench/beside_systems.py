@@ -15,7 +15,7 @@ REPO = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(REPO / "services"), str(REPO / "tests"), str(REPO / "bench")]
 
 import raw  # noqa: E402 - its modes and points, and its way to count CPU
-from beside_tables import OURS  # noqa: E402
+from beside_tables import BY_REMOTING, OURS, WITH_LANE  # noqa: E402
 from raw import READS, SENDS, Row, quiet  # noqa: E402
 from run import FULL_SIZES, page, tool  # noqa: E402
 
@@ -134,7 +134,7 @@ def kind_of(process: processes.Process) -> str:
 def ours(name: str, mode: str, scratch: Path, *, verify: bool = True, **more: object) -> Iterator[System]:
     """A cluster of ours, verified at its end."""
     slaves, options = raw.MODES[mode]
-    os.environ["WHIMBREL_TEST_LANE"] = "required" if name == "lane" else "off"
+    os.environ["WHIMBREL_TEST_LANE"] = "required" if name in WITH_LANE else "off"
     with processes.Cluster(scratch, slaves=slaves, broker=FULL_SIZES | options | more) as made:
         made.wait_usable()
         pids = {kind_of(process): process.pid for process in made.processes}
@@ -142,7 +142,8 @@ def ours(name: str, mode: str, scratch: Path, *, verify: bool = True, **more: ob
         words = ["topic", "create", "Lag", "--queues", "1", "--endpoint", made.endpoint]
         command = [sys.executable, "-c", processes.COMMAND, *words]
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL, env=processes.environment())
-        yield System(name, mode, "v2calls", made.master.grpc, pids, stores, made=made, access=made.endpoint)
+        kind = "remload" if name in BY_REMOTING else "v2calls"
+        yield System(name, mode, kind, made.master.grpc, pids, stores, made=made, access=made.endpoint)
         if verify and (why := raw.verify(made)):
             raise RuntimeError(f"{name} {mode}: {why}")
 

@@ -6,13 +6,17 @@ from dataclasses import dataclass
 
 from raw import READS, SENDS, Row
 
-OURS = ("python", "lane")
+BY_REMOTING = ("4x", "4x-lane")  # ours, asked by the remoting protocol
+WITH_LANE = ("lane", "4x-lane")
+OURS = ("python", "lane", *BY_REMOTING)
 SYSTEMS = (*OURS, "4.9.3", "5.3.3", "proxy")
 MODES = ("none", "slave", "sync", "flush")
 ORDER = ("", *MODES)
 LONG_NAMES = {
     "python": "whimbrel",
     "lane": "whimbrel, lane",
+    "4x": "whimbrel remoting",
+    "4x-lane": "whimbrel remoting, lane",
     "4.9.3": "4.9.3 remoting",
     "5.3.3": "5.3.3 remoting",
     "proxy": "5.3.3 proxy",

@@ -9,8 +9,9 @@ import random
 import socket
 import struct
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from h2kit import Sink
 from lanebroker import Side, same
@@ -18,6 +19,8 @@ from lanekit import lane_or_skip
 from lanepair import OPTIONS, last_arrivals
 from remotingkit import HOSTILE_FRAMES
 from storekit import NOW
+from whimbrel.broker.record_traces import RecordTraces
+from whimbrel.broker.remoting.group_creation import GroupCreation
 from whimbrel.broker.remoting.lane import RemotingSendLane
 from whimbrel.broker.remoting.sends import Sends
 from whimbrel.model.topic import TopicConfig
@@ -50,8 +53,23 @@ ODD = (
 )  # fmt: skip
 
 
+class UntoldTraces:
+    """Traces that nobody hears of."""
+
+    def appended(self, drafts: Any, places: Any, began_ns: int) -> list[Any]:
+        """Make no spans."""
+        return []
+
+
+@dataclass
 class RemoteSide(Side):
-    """One of the two brokers; its `server` speaks the remoting protocol, too."""
+    """One of the two brokers; its `server` speaks the remoting protocol, too.
+
+    Attributes:
+        traced: tracing is on, and one of some messages is sampled.
+    """
+
+    traced: bool = False
 
     def open(self) -> "RemoteSide":
         """Open everything; call it on a running loop."""
@@ -68,12 +86,15 @@ class RemoteSide(Side):
         self.remote = Sends(
             self.admission,
             self.topics,
-            self.groups,
+            GroupCreation(self.topics, self.groups, master=True, clock=lambda: 0.0),
             cluster="C",
             detours={},
             levels=18,
             delay_max_ms=24 * 3_600_000,
         )
+        if self.traced:
+            self.admission.sample(lambda: "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", 0.2)
+            self.remote.traces = cast(RecordTraces, UntoldTraces())
         for topic in self.topics.rows.values():
             self.admission.target_of(topic.name, topic).turn = 0
         self.send_lane = None if self.by_lane is None else RemotingSendLane(self.by_lane, self.remote)
@@ -329,7 +350,10 @@ def odd(rng: random.Random, opaque: int, kind: str) -> bytes:
     elif kind == "kind":
         request.kind = 1
     elif kind == "context":
-        pairs.insert(at, ("TRACE_CONTEXT", "00-1-2-01"))
+        pairs.insert(
+            at,
+            (rng.choice(["TRACE_CONTEXT", "traceparent", "z"]), rng.choice(["00-1-2-01", "TRACE_CONTEXT"])),
+        )
     data = request.bytes(rng, style, opaque)
     if kind == "batch":
         data = damaged_batch(rng, data)

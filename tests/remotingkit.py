@@ -12,6 +12,7 @@ from whimbrel.broker.api.receive import ReadSplitting
 from whimbrel.broker.consume.filters import compile_filter
 from whimbrel.broker.produce.admission import Admission
 from whimbrel.broker.produce.internal_append import InternalAppender
+from whimbrel.broker.remoting.group_creation import GroupCreation
 from whimbrel.broker.remoting.pulls import Pulls
 from whimbrel.broker.remoting.records import Records
 from whimbrel.broker.remoting.replies import Replies
@@ -120,12 +121,14 @@ class Handlers:
     """
 
     def __init__(self, root: Path, *, auto_create: bool = True, master: bool = True) -> None:
+        self.now_ms = 0
         self.store = open_master(root / "store", OPTIONS, now=NOW)
         self.topics = TopicTable(
             root, cluster="Cluster", broker_name="broker-a", auto_create=auto_create, clock=lambda: NOW
         )
         self.groups = GroupTable(root, auto_create=auto_create, clock=lambda: NOW)
         self.clients = RemotingClients(compile_filter)
+        creation = GroupCreation(self.topics, self.groups, master=master, clock=lambda: self.now_ms / 1000)
         self.appender = StoreAppender(self.store)
         admission = Admission(
             self.topics,
@@ -138,18 +141,17 @@ class Handlers:
         self.sends = Sends(
             admission,
             self.topics,
-            self.groups,
+            creation,
             cluster="Cluster",
             detours={},
             levels=18,
             delay_max_ms=24 * 3_600_000,
         )
-        self.now_ms = 0
         self.soon: list[Any] = []
         self.commits: list[tuple[str, str, int, int]] = []
         self.pulls = Pulls(
             self.topics,
-            self.groups,
+            creation,
             self.clients,
             BulkSource(self.store),
             ReadSplitting(enabled=False, written=lambda: 0),

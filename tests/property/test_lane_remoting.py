@@ -13,6 +13,7 @@ import pytest
 from lanepair import SEED, play_all, run
 from laneremoting import ODD, STYLES, TwoRemote, hostile, odd, plain
 from lanetraffic import cuts
+from whimbrel.broker.produce import admission
 from whimbrel.broker.remoting import sends
 
 REQUESTS = 3_000  # of each part, at least, in a round
@@ -34,6 +35,7 @@ CLASSES: dict[str, dict[str, Any]] = {
 def same_ids(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have messages that come without an id get the same one on both sides."""
     monkeypatch.setattr(sends, "uuid4", lambda: uuid.UUID(int=7))
+    monkeypatch.setattr(admission, "draw_unsampled", lambda ratio: 5)
 
 
 @pytest.mark.parametrize("when", ANSWERED)
@@ -58,7 +60,10 @@ def test_the_lane_does_nearly_all_of_what_is_plain(
 @pytest.mark.parametrize("kind", ODD)
 def test_what_is_odd_is_answered_the_same(tmp_path: Path, stub: socket.socket, kind: str) -> None:
     def body() -> None:
-        rng, two = random.Random(SEED), TwoRemote(tmp_path, stub, waits=kind == "wait")
+        rng, two = (
+            random.Random(SEED),
+            TwoRemote(tmp_path, stub, waits=kind == "wait", traced=kind == "context"),
+        )
         two.feed(plain(rng, 0))
         for number in range(1, 13):
             two.feed(odd(rng, 2 * number, kind))
@@ -80,7 +85,7 @@ def test_generated_connections_are_answered_the_same(tmp_path: Path, stub: socke
 def generated(work: Path, stub: socket.socket, rng: random.Random) -> int:
     """Play some generated connections; return how many requests they have made."""
     waits = rng.random() < 0.4
-    two = TwoRemote(work, stub, waits=waits, majority=waits and rng.random() < 0.5)
+    two = TwoRemote(work, stub, waits=waits, majority=waits and rng.random() < 0.5, traced=rng.random() < 0.2)
     count = 0
     for _ in range(6):
         odd_share = rng.choice([0.0, 0.05, 0.3])

@@ -47,8 +47,8 @@ pub struct Policy {
     pub store_host: Vec<u8>,
     /// Names of properties that make a message more than a plain one.
     pub special: Vec<String>,
-    /// A text of properties with this in it is Python's; `None`: none is for that.
-    pub traced: Option<Vec<u8>>,
+    /// A text of properties with one of these in it is Python's.
+    pub traced: Vec<Vec<u8>>,
     pub body_max: usize,
     /// Bytes of a property text.
     pub text_max: usize,
@@ -259,6 +259,9 @@ impl<'a, T: Topics> Pass<'a, T> {
         self.hashes.clear();
         let mut messages = vec![];
         self.messages(&head, &topic, &properties, body, &mut messages)?;
+        if messages.len() as u64 > self.log.unsampled {
+            return None;
+        }
         let around = HEAD_SIZE + born_host.len() + self.policy.store_host.len() + topic.field.len();
         let bytes = messages.iter().map(|one| around + one.body.len() + one.text.len()).sum::<usize>();
         if bytes > self.log.room - self.plan.records.len() || self.log.parks_left == Some(0) {
@@ -267,6 +270,7 @@ impl<'a, T: Topics> Pass<'a, T> {
         let wanted = (head.topic, head.queue, messages.len());
         let bounds = &self.policy.size_bounds;
         let (run, first) = self.plan.place(self.topics, wanted, bounds, &mut self.full)?;
+        self.log.unsampled -= messages.len() as u64;
         if let Some(left) = &mut self.log.parks_left {
             *left -= 1;
         }
@@ -343,10 +347,10 @@ impl<'a, T: Topics> Pass<'a, T> {
         if text.len() > policy.text_max || body.len() > policy.body_max {
             return None;
         }
-        if let Some(name) = &policy.traced {
-            if self.texts[begin..].windows(name.len()).any(|some| some == name) {
-                return None;
-            }
+        let traced =
+            |name: &Vec<u8>| self.texts[begin..].windows(name.len()).any(|some| some == name.as_slice());
+        if policy.traced.iter().any(traced) {
+            return None;
         }
         let words = value_of(pairs, "KEYS").unwrap_or_default().split(' ').filter(|word| !word.is_empty());
         for key in std::iter::once(value_of(pairs, "UNIQ_KEY")?).chain(words) {

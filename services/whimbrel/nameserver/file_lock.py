@@ -18,7 +18,7 @@ def lock(kept: Path, files: Files, setting: str, rule: str) -> int:
     Args:
         kept: the file.
         setting: that names it, for errors.
-        rule: why there is one keeper; a part of a sentence.
+        rule: what to do about another keeper; the end of a sentence.
 
     Raises:
         StoreError: somebody has it, or the disk refuses.
@@ -34,8 +34,7 @@ def lock(kept: Path, files: Files, setting: str, rule: str) -> int:
                 files.close(fd)
         if error.errno in (errno.EAGAIN, errno.EACCES):
             raise StoreError(
-                f"{setting}: another nameserver keeps this file ({path} is locked): {rule},"
-                " the others leave the setting empty"
+                f"{setting}: another nameserver keeps this file ({path} is locked): {rule}"
             ) from None
         raise StoreError(f"{setting}: {path} can't be locked: {error}") from error
     return fd

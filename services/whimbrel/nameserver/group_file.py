@@ -44,7 +44,8 @@ class GroupFile:
         Raises:
             StoreError: another nameserver keeps it, it is damaged, or the disk refuses; with what to do.
         """
-        file = cls(path, files, lock(path, files, "keeps_groups", "one keeps the records"))
+        rule = "one keeps the records, the others leave the setting empty"
+        file = cls(path, files, lock(path, files, "keeps_groups", rule))
         try:
             return file, file.load()
         except BaseException:

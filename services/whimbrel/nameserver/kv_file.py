@@ -49,7 +49,7 @@ class KvStore:
         if not name:
             return cls()
         path = Path(name)
-        store = cls(path, files, lock(path, files, "kv_config", "each nameserver has one of its own"))
+        store = cls(path, files, lock(path, files, "kv_config", "each needs a file of its own"))
         try:
             store.load(path)
         except BaseException:

@@ -251,6 +251,7 @@ class Registry:
         # By name: who had the master's place in the highest epoch, as long as anybody has a session.
         self.leaders: dict[str, BrokerIdentity] = {}
         self.topics: dict[str, dict[str, QueueCounts]] = {}
+        self.topic_changes = 0  # counts what may change which topics there are, where, and with which flags
         self.wiped: set[str] = set()  # names whose write bit an operator has taken out of routes
         # Called when a broker name has lost a topic.
         self.on_dropped: Callable[[str], None] = nobody_asks
@@ -328,6 +329,7 @@ class Registry:
             if other_id != broker.id and same_address(self.live[other].broker, broker):
                 del group.holders[other_id]
         group.holders[broker.id] = live.session
+        self.topic_changes += 1
         if broker.id == MASTER_ID and broker.epoch:
             self.leaders[broker.name] = broker
         places = sum(len(each.holders) for each in self.groups.values())
@@ -385,6 +387,7 @@ class Registry:
     def apply_topics(self, live: LiveSession) -> None:
         """Apply a session's whole table, as far as its role allows."""
         self.sharing_changes += 1
+        self.topic_changes += 1
         if not self.counts(live):
             return
         name = live.broker.name
@@ -402,12 +405,14 @@ class Registry:
 
     def put_topic(self, name: str, topic: str, queues: QueueCounts) -> None:
         """Take note of a topic of a broker name."""
+        self.topic_changes += 1
         brokers = self.topics.setdefault(topic, {})
         brokers[name] = queues
         self.sharing_changes += len(brokers) > 1
 
     def drop_topic(self, name: str, topic: str) -> None:
         """Forget a topic of a broker name; one without a broker vanishes."""
+        self.topic_changes += 1
         brokers = self.topics.get(topic, {})
         self.sharing_changes += len(brokers) > 1
         brokers.pop(name, None)
@@ -430,6 +435,7 @@ class Registry:
             return False
         del group.holders[live.broker.id]
         self.sharing_changes += 1
+        self.topic_changes += 1
         if not group.holders:
             self.wiped.discard(name)
             del self.groups[name]

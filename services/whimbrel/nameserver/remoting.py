@@ -55,6 +55,7 @@ from whimbrel.rpc.remoting.admin_access import AdminAccess, guarded
 from whimbrel.rpc.remoting.codes import RequestCode, ResponseCode
 from whimbrel.rpc.remoting.command import Command
 from whimbrel.rpc.remoting.handlers import Handle, Outcome, Peer, RemotingService, Reply
+from whimbrel.rpc.remoting.signatures import NO_ACCOUNTS, Accounts
 
 __all__ = ["ADMIN_CODES", "DELETES_MAX", "DELETE_WAIT_S", "NameRequests"]
 
@@ -96,6 +97,7 @@ class NameRequests:
         later: calls something after so many seconds.
         admin: who may change something.
         shown: settings that 319 shows; they may be added to.
+        accounts: whose signatures are checked.
     """
 
     def __init__(
@@ -108,10 +110,14 @@ class NameRequests:
         later: Callable[[float, Callable[[], None]], object],
         admin: AdminAccess,
         shown: dict[str, str],
+        accounts: Accounts = NO_ACCOUNTS,
     ) -> None:
         self.registry, self.kv, self.own, self.now, self.later = registry, kv, own, now, later
         self.shown = shown
         self.deletes: dict[WaitingDelete, None] = {}
+        # Lists of topics as bodies, and as of which count of changes they are: to make one takes long.
+        self.lists: dict[int | str, bytes] = {}
+        self.lists_of = -1
         registry.on_dropped = self.dropped
         reads: dict[int, Handle] = {
             RequestCode.GET_ROUTEINFO_BY_TOPIC: self.route,
@@ -138,7 +144,7 @@ class NameRequests:
             RequestCode.QUERY_DATA_VERSION: refuse_broker,
         }
         bounded = {code: unless_unread(handle) for code, handle in reads.items()}
-        self.service = RemotingService(guarded(bounded | others, ADMIN_CODES, admin))
+        self.service = RemotingService(guarded(bounded | others, ADMIN_CODES, admin, accounts))
 
     # Routes
 
@@ -172,11 +178,11 @@ class NameRequests:
     def cluster(self, peer: Peer, request: Command) -> Reply:
         """Return all brokers, each under its own id (106)."""
         dial = self.dialler(peer, request)
-        members = {
-            name: {live.broker.id: live.broker for live in self.registry.holders(name)}
+        groups = [
+            self.group(name, {live.broker.id: live.broker for live in self.registry.holders(name)}, dial)
             for name in sorted(self.registry.groups)
-        }
-        return Reply(body=[cluster_info(self.group(name, each, dial) for name, each in members.items())])
+        ]
+        return Reply(body=[cluster_info(groups)])
 
     def group(
         self, name: str, members: Mapping[int, BrokerIdentity], dial: Callable[[BrokerIdentity], str]
@@ -197,15 +203,33 @@ class NameRequests:
 
     # Topics
 
+    def listed(self, key: int | str, find: Callable[[], Collection[str]]) -> Reply:
+        """Return a list of topics, which is made anew only when one of them may have changed.
+
+        Args:
+            key: names the list: the request's code, or a cluster that is known.
+            find: gives the names.
+        """
+        if self.lists_of != self.registry.topic_changes:
+            self.lists.clear()
+            self.lists_of = self.registry.topic_changes
+        body = self.lists.get(key)
+        if body is None:
+            body = self.lists[key] = topic_list(find())
+        return Reply(body=[body])
+
     def all_topics(self, peer: Peer, request: Command) -> Reply:
         """Return the names of all topics (206)."""
-        return Reply(body=[topic_list(self.registry.topics)])
+        return self.listed(request.code, lambda: self.registry.topics)
 
     def cluster_topics(self, peer: Peer, request: Command) -> Reply:
         """Return those that a broker of a cluster has (224); none for an unknown cluster."""
-        names = self.registry.clusters.get(request.text("cluster"), set())
-        found = [topic for topic, brokers in self.registry.topics.items() if not names.isdisjoint(brokers)]
-        return Reply(body=[topic_list(found)])
+        cluster = request.text("cluster")
+        names = self.registry.clusters.get(cluster)
+        if names is None:
+            return Reply(body=[topic_list(())])
+        topics = self.registry.topics
+        return self.listed(cluster, lambda: [name for name in topics if not names.isdisjoint(topics[name])])
 
     def system_topics(self, peer: Peer, request: Command) -> Reply:
         """Return names of clusters and brokers, which are topics as well, and a broker's address (304)."""
@@ -216,22 +240,22 @@ class NameRequests:
 
     def unit_topics(self, peer: Peer, request: Command) -> Reply:
         """Return those of a unit (311)."""
-        return Reply(body=[topic_list(self.flagged(lambda flag: bool(flag & UNIT)))])
+        return self.listed(request.code, lambda: self.flagged(UNIT, UNIT))
 
     def unit_sub_topics(self, peer: Peer, request: Command) -> Reply:
         """Return those with a unit's subscription (312)."""
-        return Reply(body=[topic_list(self.flagged(lambda flag: bool(flag & UNIT_SUB)))])
+        return self.listed(request.code, lambda: self.flagged(UNIT_SUB, UNIT_SUB))
 
     def unit_sub_ununit_topics(self, peer: Peer, request: Command) -> Reply:
         """Return those with a unit's subscription that are none of a unit (313)."""
-        return Reply(body=[topic_list(self.flagged(lambda flag: flag & (UNIT | UNIT_SUB) == UNIT_SUB))])
+        return self.listed(request.code, lambda: self.flagged(UNIT | UNIT_SUB, UNIT_SUB))
 
-    def flagged(self, wanted: Callable[[int], bool]) -> list[str]:
-        """Return the topics whose flags at the first of their brokers are the wanted ones."""
+    def flagged(self, mask: int, wanted: int) -> list[str]:
+        """Return the topics whose flags, at the first of their brokers, are the wanted ones within a mask."""
         return [
             topic
             for topic, brokers in self.registry.topics.items()
-            if wanted(next(iter(brokers.values())).system_flag)
+            if next(iter(brokers.values())).system_flag & mask == wanted
         ]
 
     def delete_topic(self, peer: Peer, request: Command) -> Outcome:

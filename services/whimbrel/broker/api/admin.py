@@ -22,7 +22,7 @@ from whimbrel.errors import (
 from whimbrel.model.answers import answer_text, parse_answer
 from whimbrel.model.cluster import GroupProgress
 from whimbrel.model.limits import RETRY_MAX_DEFAULT
-from whimbrel.model.names import TEMPLATE_TOPIC, check_group
+from whimbrel.model.names import check_group
 from whimbrel.model.topic import READ, WRITE, GroupConfig, MessageType, TopicConfig
 from whimbrel.model.wire import ADMIN_SERVICE
 from whimbrel.pb.whimbrel.admin.v1 import admin_service_pb2 as admin
@@ -359,11 +359,7 @@ class AdminService:
         """Take the write bit from topics of clients, and from what topics are made of, or give it back."""
         self.changes.check_master()
         if request.HasField("drain"):
-            for topic in list(self.topics.rows.values()):
-                if topic.name == TEMPLATE_TOPIC or not self.topics.is_system(topic.name):
-                    changed = topic.with_drained(drained=request.drain)
-                    if changed is not topic:
-                        self.topics.put(changed)
+            self.changes.drain(drained=request.drain)
         rows = [
             row
             for name in self.groups.rows

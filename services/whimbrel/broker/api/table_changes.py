@@ -5,7 +5,7 @@ from whimbrel.broker.tables.groups import BUILT_IN_GROUPS, GroupTable
 from whimbrel.broker.tables.topics import TopicTable
 from whimbrel.errors import BadRequest, GroupNotFound, IllegalTopic, NotWritable, TopicNotFound
 from whimbrel.model.limits import QUEUES_MAX
-from whimbrel.model.names import check_group, check_topic
+from whimbrel.model.names import TEMPLATE_TOPIC, check_group, check_topic
 from whimbrel.model.topic import GroupConfig, TopicConfig
 from whimbrel.store.store import MessageStore
 
@@ -68,6 +68,14 @@ class TableChanges:
         self.store.delete_topic(topic.name)
         self.consumption.delete_topic(topic.name)
         self.topics.remove(topic.name)  # last: a topic that still has queues is adopted again at a start
+
+    def drain(self, *, drained: bool) -> None:
+        """Take the write bit from topics of clients, and from what topics are made of, or give it back."""
+        for topic in list(self.topics.rows.values()):
+            if topic.name == TEMPLATE_TOPIC or not self.topics.is_system(topic.name):
+                changed = topic.with_drained(drained=drained)
+                if changed is not topic:
+                    self.topics.put(changed)
 
     def group(self, name: str) -> GroupConfig:
         """Return a group.

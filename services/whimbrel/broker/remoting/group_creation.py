@@ -1,4 +1,4 @@
-"""Consumer groups, and the topics of their redeliveries, that requests name and nobody has made yet.
+"""Groups, the topics of their redeliveries, and other topics, that requests name and nobody has made yet.
 
 RocketMQ makes a group from any heartbeat, pull or send-back that names it, and from a heartbeat its topic
 `%RETRY%<group>`, whatever the names are: a stranger can fill both tables. Here names are checked, a broker
@@ -16,8 +16,8 @@ from whimbrel.model.topic import READ, WRITE, GroupConfig, TopicConfig
 
 __all__ = ["BURST", "PER_SECOND", "GroupCreation"]
 
-PER_SECOND = 50.0  # groups and retry topics that are made; each is a write of a table's file
-BURST = 1000.0  # a cluster's clients that all come at once, after they have moved here
+PER_SECOND = 50.0  # topics and groups that are made; each is a write of a table's file
+BURST = 200.0  # a cluster's clients that all come at once, after they have moved here
 
 
 class GroupCreation:
@@ -45,7 +45,7 @@ class GroupCreation:
         check_group(name)
         if not self.master or not self.groups.auto_create:
             return None
-        self.take_turn(name)
+        self.take_turn(f"group {name}")
         return self.groups.find(name, create=True)
 
     def retry_topic(self, group: GroupConfig) -> bool:
@@ -57,16 +57,21 @@ class GroupCreation:
         queues = min(group.retry_queues, QUEUES_MAX)
         if not self.master or queues < 1 or name in self.topics.rows or len(name) > TOPIC_CHARS_MAX:
             return False
-        self.take_turn(group.name)
+        self.take_turn(f"group {group.name}")
         self.topics.check_room()
         made = TopicConfig(name=name, read_queues=queues, write_queues=queues, permission=READ | WRITE)
         self.topics.put(made.with_drained(drained=self.topics.drained > 0))
         return True
 
-    def take_turn(self, name: str) -> None:
+    def take_turn(self, what: str) -> None:
+        """Count something that a client makes, `group g` for instance.
+
+        Raises:
+            Throttled: too much was made just now.
+        """
         now = self.clock()
         self.room = min(BURST, self.room + (now - self.at) * PER_SECOND)
         self.at = now
         if self.room < 1:
-            raise Throttled(f"group {name} is not made now: {PER_SECOND:g} in a second are")
+            raise Throttled(f"{what} is not made now: {PER_SECOND:g} topics and groups in a second are")
         self.room -= 1

@@ -17,6 +17,7 @@ from dataclasses import replace
 from typing import Any
 
 from whimbrel.broker.api.table_changes import TableChanges
+from whimbrel.broker.remoting.topics import ON_SLAVE
 from whimbrel.errors import BadRequest
 from whimbrel.model.names import check_group
 from whimbrel.model.retry import policy_from_bean
@@ -69,9 +70,10 @@ class RemotingGroups:
 
     def delete(self, peer: Peer, request: Command) -> Reply:
         """Delete a group."""
-        self.changes.check_master()
         name = request.text("groupName")
         check_group(name)
+        if not self.changes.master:
+            return Reply(remark=ON_SLAVE)  # as topics are deleted there: `topics.py`
         self.changes.delete_group(name)
         return Reply()
 

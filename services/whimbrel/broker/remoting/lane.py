@@ -8,7 +8,8 @@ It shares with the sends by gRPC (`api/broker_lane.py`) what a pass must know of
 and what is parked: answers of both stand in the order of the log. What is plain is decided by `remote.rs` in
 `native/core`; what it must know of topics it asks (`find`), once a pass for each.
 
-With tracing on, messages with a trace context are Python's.
+With tracing on, messages with a trace context are Python's, and those that are sampled; both count down
+`Admission.unsampled`.
 """
 
 import time
@@ -17,12 +18,18 @@ from typing import Any, Final
 
 from whimbrel.broker.api.broker_lane import BrokerLane
 from whimbrel.broker.produce.admission import SendTarget, born_host_of
-from whimbrel.broker.remoting.sends import BATCH_MESSAGES_MAX, NOT_AT_ONCE, NOT_SENT_TO, REGION, Sends
+from whimbrel.broker.remoting.sends import (
+    BATCH_MESSAGES_MAX,
+    NOT_AT_ONCE,
+    NOT_SENT_TO,
+    RAW_TRACED,
+    REGION,
+    Sends,
+)
 from whimbrel.deferred import Deferred
 from whimbrel.errors import WhimbrelError
 from whimbrel.model.limits import BODY_BYTES_MAX, TIME_MS_MAX
-from whimbrel.model.names import RETRY_PREFIX
-from whimbrel.model.trace import CONTEXT_PROPERTY
+from whimbrel.model.names import RETRY_PREFIX, SYSTEM_TOPIC_PREFIX
 from whimbrel.rpc.remoting.codes import ResponseCode
 from whimbrel.rpc.remoting.command import NO_FIELDS, Command
 from whimbrel.rpc.remoting.frames import FRAME_BYTES_MAX, HEADER_BYTES_MAX, decode_frame
@@ -117,6 +124,8 @@ class RemotingSendLane:
             self.found[name].turn = turn
             if self.lane.on_appended is not None:
                 self.lane.on_appended(name, counts, size)
+        if self.sends.traces is not None and self.admission.create_context is not None:
+            self.admission.unsampled -= messages
         self.passes.lane.messages += messages
 
     def tell(self, codes: Sequence[tuple[int, int]], seconds: float, *, deferred: bool) -> None:
@@ -138,7 +147,7 @@ class RemotingSendLane:
                 cluster=self.sends.cluster,
                 store_host=made_of[0],
                 special=sorted(NOT_AT_ONCE),
-                traced=CONTEXT_PROPERTY.encode() if made_of[1] else None,
+                traced=list(RAW_TRACED) if made_of[1] else [],
                 body_max=BODY_BYTES_MAX,
                 text_max=PROPERTIES_BYTES_MAX,
                 time_max_ms=TIME_MS_MAX,
@@ -157,7 +166,7 @@ class RemotingSendLane:
         topic = self.sends.topics.rows.get(name)
         if topic is None or topic.drained or topic.answer_copies is not None:
             return None
-        if name in NOT_SENT_TO or name.startswith(RETRY_PREFIX):
+        if name in NOT_SENT_TO or name.startswith((RETRY_PREFIX, SYSTEM_TOPIC_PREFIX)):
             return None
         target = self.found[name] = self.admission.target_of(topic.name, topic)
         queues = max(topic.write_queues, topic.read_queues)

@@ -21,7 +21,7 @@ RocketMQ: ConsumerManageProcessor, AdminBrokerProcessor.
 from collections.abc import Callable
 
 from whimbrel.broker.consume.client_positions import ClientPositions
-from whimbrel.broker.tables.groups import GroupTable
+from whimbrel.broker.remoting.group_creation import GroupCreation
 from whimbrel.broker.tables.remoting_clients import RemotingClients
 from whimbrel.broker.tables.topics import TopicTable
 from whimbrel.errors import GroupNotFound
@@ -39,7 +39,7 @@ class RemotingPositions:
     def __init__(
         self,
         topics: TopicTable,
-        groups: GroupTable,
+        creation: GroupCreation,
         clients: RemotingClients,
         positions: ClientPositions,
         store: MessageStore,
@@ -51,7 +51,7 @@ class RemotingPositions:
         """Take what is read.
 
         Args:
-            topics, groups: the tables.
+            topics: the table. creation: has groups, and makes them.
             clients: tell whether members own a group's positions.
             positions: those of groups.
             store: where the messages are.
@@ -59,7 +59,7 @@ class RemotingPositions:
             memory_bytes: how much of the log's end counts as in memory.
             written: returns the end of the log.
         """
-        self.topics, self.groups, self.clients = topics, groups, clients
+        self.topics, self.creation, self.clients = topics, creation, clients
         self.positions, self.store, self.master = positions, store, master
         self.memory_bytes, self.written = memory_bytes, written
 
@@ -99,8 +99,10 @@ class RemotingPositions:
         """Take where a group stands on a queue."""
         group, offset = request.text("consumerGroup"), request.int64("commitOffset")
         topic, queue_id = queue_of(request)
-        if group not in self.groups.rows:
-            raise GroupNotFound(f"no consumer group {group}: create it first")
+        if self.creation.group(group) is None:
+            if self.master:
+                raise GroupNotFound(f"no consumer group {group}: create it first")
+            return Reply()  # a slave's table is its master's; what nobody there knows is not kept here
         config = self.topics.get(topic)
         if config is not None and 0 <= queue_id < max(config.read_queues, config.write_queues):
             owned = not self.master or self.clients.owns_positions(group)

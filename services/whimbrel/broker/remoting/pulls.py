@@ -24,8 +24,8 @@ from typing import Final, Protocol
 from whimbrel.broker.api.receive import ReadSplitting
 from whimbrel.broker.consume.filters import FILTER_CHARS_MAX, Filter, compile_filter
 from whimbrel.broker.consume.raw_pull import BYTES_MAX, RangedSource, RawPull, RawRequest, Status, pull_raw
+from whimbrel.broker.remoting.group_creation import GroupCreation
 from whimbrel.broker.remoting.held_pulls import HeldPull, HeldPulls
-from whimbrel.broker.tables.groups import GroupTable
 from whimbrel.broker.tables.topics import TopicTable
 from whimbrel.errors import (
     BadRequest,
@@ -37,7 +37,6 @@ from whimbrel.errors import (
     TopicNotFound,
     WhimbrelError,
 )
-from whimbrel.model.names import check_group
 from whimbrel.model.topic import GroupConfig, TopicConfig
 from whimbrel.rpc.remoting.codes import RequestCode, ResponseCode
 from whimbrel.rpc.remoting.command import Command
@@ -112,7 +111,7 @@ class Pulls:
     def __init__(
         self,
         topics: TopicTable,
-        groups: GroupTable,
+        creation: GroupCreation,
         clients: ConsumerGroups,
         source: RangedSource,
         splitting: ReadSplitting,
@@ -125,12 +124,13 @@ class Pulls:
         """Take what is needed.
 
         Args:
-            topics, groups, clients: the tables. source: the store. splitting: where slow readers go.
-            master: offsets are committed here. clock: gives milliseconds that only grow.
+            topics, clients: the tables. creation: has groups, and makes them. source: the store.
+            splitting: where slow readers go. master: offsets are committed here.
+            clock: gives milliseconds that only grow.
             soon: has a function called in the loop's next iteration.
             commit: takes the offset that a pull carries: group, topic, queue id, offset.
         """
-        self.topics, self.groups, self.clients = topics, groups, clients
+        self.topics, self.creation, self.clients = topics, creation, clients
         self.source, self.splitting, self.master = source, splitting, master
         self.clock, self.commit = clock, commit
         self.held = HeldPulls(lambda: soon(self.serve_woken))
@@ -206,12 +206,9 @@ class Pulls:
 
     def group(self, name: str) -> GroupConfig:
         """Return a group's configuration, which is made where there is none."""
-        found = self.groups.rows.get(name)
+        found = self.creation.group(name)
         if found is None:
-            check_group(name)
-            found = self.groups.find(name, create=self.master)
-        if found is None:
-            if not self.groups.auto_create:
+            if not self.creation.groups.auto_create:
                 raise GroupNotFound(f"no consumer group {name}; create it, or switch auto_create_groups on")
             found = GroupConfig(name=name)  # a slave's table is its master's
         return found

@@ -10,9 +10,11 @@
 
 **17.** Attributes are 5.x's: `+name=value` sets one, `-name` takes it away, joined by commas. `message.type`
 is kept; others name what is not here (`queue.type=BatchCQ`, which the OpenMessaging benchmark wants of every
-topic) and change nothing, as in 4.9.3, which knows no attributes. A slave answers 0 and changes nothing: that
-benchmark makes its topics on each broker of a group, and a real slave takes it and forgets it with the next
-copy of its master's table. Other changes are refused by a slave.
+topic) and change nothing, as in 4.9.3, which knows no attributes.
+
+**A slave** answers 17 and 215 with 0 and changes nothing: that benchmark makes its topics on each broker of a
+group, 5.3.3's deleteSubGroup deletes them on each, and a real slave does it and forgets it with the next copy
+of its master's table.
 """
 
 from dataclasses import replace
@@ -27,11 +29,12 @@ from whimbrel.rpc.remoting.command import Command
 from whimbrel.rpc.remoting.fastjson import MessageQueue, dump_body
 from whimbrel.rpc.remoting.handlers import Handle, Peer, Reply
 
-__all__ = ["RemotingTopics", "altered_type"]
+__all__ = ["ON_SLAVE", "RemotingTopics", "altered_type"]
 
 TYPE_ATTRIBUTE = "message.type"
 FILTER_TYPES = ("SINGLE_TAG", "MULTI_TAG")
 ATTRIBUTES_CHARS_MAX = 4096
+ON_SLAVE = "this is a slave, whose tables are its master's: nothing was changed here"
 
 
 class RemotingTopics:
@@ -62,7 +65,7 @@ class RemotingTopics:
         wanted = wanted_topic(request)
         self.changes.check_topic_name(wanted.name)
         if not self.changes.master:
-            return Reply(remark="this is a slave, whose topics are its master's: nothing was changed here")
+            return Reply(remark=ON_SLAVE)
         kind = altered_type(request.fields.get("attributes", ""))
         known = self.topics.get(wanted.name)
         if known is None:
@@ -84,9 +87,12 @@ class RemotingTopics:
 
     def delete(self, peer: Peer, request: Command) -> Reply:
         """Delete a topic."""
-        self.changes.check_master()
+        name = request.text("topic")
+        self.changes.check_topic_name(name)
+        if not self.changes.master:
+            return Reply(remark=ON_SLAVE)
         try:
-            self.changes.delete_topic(self.changes.changeable_topic(request.text("topic")))
+            self.changes.delete_topic(self.changes.changeable_topic(name))
         except TopicNotFound:
             return Reply()  # deleteSubGroup deletes topics of the group that may never have been made
         return Reply()

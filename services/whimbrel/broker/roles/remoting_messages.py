@@ -35,7 +35,7 @@ class RemotingMessages:
         self.sends = Sends(
             role.admission,
             context.topics,
-            context.groups,
+            role.creation,
             cluster=options.cluster,
             detours=role.sends.detours,
             levels=len(store.delays_ms),
@@ -44,7 +44,7 @@ class RemotingMessages:
         self.sends.traces = role.sends.traces
         self.pulls = Pulls(
             context.topics,
-            context.groups,
+            role.creation,
             context.remoting_clients,
             BulkSource(store),
             role.receives.splitting,

@@ -1,24 +1,32 @@
 """What a role serves by the remoting protocol beside messages: clients, locks, positions, topics, groups."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from whimbrel.broker.api.table_changes import TableChanges
+from whimbrel.broker.remoting.client_calls import RemotingClientCalls
 from whimbrel.broker.remoting.clients import RemotingClientService
-from whimbrel.broker.remoting.group_creation import GroupCreation
+from whimbrel.broker.remoting.consume_stats import RemotingConsumeStats
 from whimbrel.broker.remoting.groups import RemotingGroups
 from whimbrel.broker.remoting.locks import RemotingLocks
 from whimbrel.broker.remoting.positions import RemotingPositions
+from whimbrel.broker.remoting.resets import RemotingResets
+from whimbrel.broker.remoting.runtime import DiskState, RemotingRuntime
 from whimbrel.broker.remoting.topics import RemotingTopics
-from whimbrel.rpc.remoting.admin_access import guarded
+from whimbrel.broker.remoting.traffic_samples import TrafficSamples
+from whimbrel.machine import Files
 from whimbrel.rpc.remoting.codes import RequestCode
 from whimbrel.rpc.remoting.handlers import Handle, Peer
+from whimbrel.store.codec import unpack_host
+from whimbrel.store.master_store import MasterStore
+from whimbrel.store.retention import DiskUse
 
 if TYPE_CHECKING:
     from whimbrel.broker.roles.role import Role
 
-__all__ = ["ROUTED_S", "RemotingParts", "make_parts"]
+__all__ = ["CHANGING", "ROUTED_S", "RemotingParts", "make_parts"]
 
 ROUTED_S = 1.0  # how long a nameserver may take to know a new topic, until clients are told anyway
 
@@ -66,7 +74,7 @@ def make_parts(role: "Role") -> RemotingParts:
     clients = RemotingClientService(
         context.remoting_clients,
         groups,
-        GroupCreation(topics, groups, master=master, clock=machine.monotonic),
+        role.creation,
         clock=machine.monotonic,
         wall_ms=lambda at: machine.wall_ms() - int((machine.monotonic() - at) * 1000),
         later=loop.call_later,
@@ -77,7 +85,7 @@ def make_parts(role: "Role") -> RemotingParts:
     splitting = role.receives.splitting
     positions = RemotingPositions(
         topics,
-        groups,
+        role.creation,
         context.remoting_clients,
         role.client_positions,
         role.store,
@@ -87,8 +95,45 @@ def make_parts(role: "Role") -> RemotingParts:
     )
 
     changes = TableChanges(topics, groups, role.consumption, role.store, master=master)
+    name, traffic = role.options.name, context.traffic
     topic_part = RemotingTopics(
-        changes, context.remoting_clients, role.consumption.positions, broker_name=role.options.name
+        changes, context.remoting_clients, role.consumption.positions, broker_name=name
+    )
+    stats = RemotingConsumeStats(
+        changes,
+        context.remoting_clients,
+        role.client_positions,
+        traffic,
+        broker_name=name,
+        address=lambda: unpack_host(role.admission.store_host),
+        wall_ms=machine.wall_ms,
+        soon=loop.call_soon,
+    )
+    resets = RemotingResets(
+        changes,
+        context.remoting_clients,
+        role.client_positions,
+        broker_name=name,
+        wake=role.pulls.held.on_arrival,
+    )
+    runtime = RemotingRuntime(
+        changes,
+        traffic,
+        role.options,
+        replication=role.replication,
+        disk=lambda: disk_state(role.root, machine.files),
+        wall_ms=machine.wall_ms,
+        started_ms=context.started_ms,
+        port=lambda: context.port,
+        keep_hours=lambda hours: keep_hours(role, hours),
+    )
+    samples = TrafficSamples(
+        traffic,
+        topics,
+        role.store,
+        role.consumption.table,
+        clock=machine.monotonic,
+        wall_ms=machine.wall_ms,
     )
     parts = [
         clients.handles(),
@@ -96,11 +141,33 @@ def make_parts(role: "Role") -> RemotingParts:
         positions.handles(),
         topic_part.handles(),
         RemotingGroups(changes).handles(),
+        stats.handles(),
+        resets.handles(),
+        RemotingClientCalls(context.remoting_clients, role.store, broker_name=name).handles(),
+        runtime.handles(),
     ]
-    access = role.options.remoting_admin
 
     def sweep() -> None:
         clients.sweep()
         locks.sweep()
+        samples.sweep()
 
-    return RemotingParts([guarded(part, CHANGING, access) for part in parts], clients.closed, sweep)
+    return RemotingParts(parts, clients.closed, sweep)
+
+
+def disk_state(root: Path, files: Files) -> DiskState:
+    """Measure the file system of a store."""
+    stats = files.statvfs(root)
+    return DiskState(
+        DiskUse.of(root, files), stats.f_blocks * stats.f_frsize, stats.f_bavail * stats.f_frsize
+    )
+
+
+def keep_hours(role: "Role", hours: float | None) -> float:
+    """Return for how many hours log files are kept; set it before, where a number is given."""
+    if not isinstance(role.store, MasterStore):
+        return role.options.reserved_hours
+    writer = role.store.writer
+    if hours is not None:
+        writer.options = replace(writer.options, reserved_hours=hours)
+    return writer.options.reserved_hours

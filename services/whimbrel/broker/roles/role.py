@@ -40,6 +40,7 @@ from whimbrel.broker.options import BrokerOptions
 from whimbrel.broker.produce.admission import Admission
 from whimbrel.broker.produce.appender import Appender, ReadOnlyAppender
 from whimbrel.broker.produce.confirmed_offset import ConfirmedFile, MasterConfirmed, SlaveConfirmed
+from whimbrel.broker.remoting.group_creation import GroupCreation
 from whimbrel.broker.remoting.sends import Sends as RemotingSends
 from whimbrel.broker.remoting.service import remoting_service
 from whimbrel.broker.roles.context import BrokerContext
@@ -47,13 +48,14 @@ from whimbrel.broker.roles.epochs import choose_dialect
 from whimbrel.broker.roles.facts import facts_of
 from whimbrel.broker.roles.offset_exchange import OffsetExchange
 from whimbrel.broker.roles.remoting_messages import RemotingMessages
-from whimbrel.broker.roles.remoting_parts import RemotingParts, make_parts
+from whimbrel.broker.roles.remoting_parts import CHANGING, RemotingParts, make_parts
 from whimbrel.broker.tables.shared_topics import TopicSharing
 from whimbrel.broker.timing.timers import Timers
 from whimbrel.errors import FlushTimeout, NotMaster, ReplicaTimeout
 from whimbrel.metrics import Family
 from whimbrel.model.registration import BrokerFacts, BrokerRole, Member, SharedTopics
 from whimbrel.probes import Condition
+from whimbrel.rpc.remoting.admin_access import guarded
 from whimbrel.rpc.remoting.codes import RequestCode
 from whimbrel.rpc.remoting.command import Command
 from whimbrel.rpc.remoting.handlers import Handle as RemotingHandle
@@ -426,11 +428,19 @@ class Role(ABC):
     def make_remoting(self) -> RemotingService:
         """Make what is served by the remoting protocol, over the same parts."""
         self.client_positions = ClientPositions(self.consumption.positions)
+        context, master = self.context, self.NAME == "master"
+        self.creation = GroupCreation(
+            context.topics, context.groups, master=master, clock=self.machine.monotonic
+        )
         messages = self.remoting_messages = RemotingMessages(self)
         self.pulls = messages.pulls
         parts = self.remoting_parts = make_parts(self)
         handles = [*messages.handles(), *self.special_requests(messages.sends), *parts.handles]
-        return replace(remoting_service(handles, parts.closed), lane=self.request_lane())
+        access, accounts = self.options.remoting_admin, context.remoting_accounts
+        service = remoting_service(
+            [guarded(part, CHANGING, access, accounts) for part in handles], parts.closed
+        )
+        return replace(service, lane=self.request_lane())
 
     def special_requests(self, sends: RemotingSends) -> list[dict[int, RemotingHandle]]:
         """Return the handlers of requests of the remoting protocol that only a master serves."""

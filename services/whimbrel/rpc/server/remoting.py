@@ -49,6 +49,7 @@ if TYPE_CHECKING:
 __all__ = ["ASKED_MAX", "IDLE_S", "OnRequestEnd", "RemotingConnection"]
 
 IDLE_S = 120.0  # RocketMQ's serverChannelMaxIdleTimeSeconds
+UNREAD_BYTES_MAX = 8 << 20  # of replies, before large ones wait: some thirty pulls' worth
 ASKED_MAX = 64  # requests of ours that wait for a response
 REQUEST_BYTES = 512  # of a request that waits for its reply, about
 
@@ -250,7 +251,7 @@ class RemotingConnection(asyncio.Protocol):
     @property
     def overloaded(self) -> bool:
         """Whether it leaves so much unread that large replies should wait."""
-        return self.budget.exceeded(self.transport.get_write_buffer_size())
+        return self.unread > UNREAD_BYTES_MAX
 
     def push(self, code: int, fields: Mapping[str, str], body: bytes = b"") -> bool:
         """Send a oneway request; return whether the connection is open and has room."""

@@ -8,6 +8,7 @@ import pytest
 from remotingkit import FakePeer
 from remotingtables import Broker
 from storekit import NOW
+from whimbrel.broker.remoting.group_creation import GroupCreation
 from whimbrel.broker.remoting.positions import RemotingPositions
 from whimbrel.rpc.remoting.handlers import Reply
 
@@ -22,7 +23,7 @@ class Rig(Broker):
         self.put(3)
         self.service = RemotingPositions(
             self.topics,
-            self.groups,
+            GroupCreation(self.topics, self.groups, master=master, clock=lambda: 0.0),
             self.clients,
             self.positions,
             self.store,
@@ -84,7 +85,9 @@ def test_6_1_27_a_commit_for_what_is_not_there_has_no_effect(rig: Rig, topic: st
     assert rig.positions.get("G", topic, queue_id) is None
 
 
-def test_a_commit_for_an_unknown_group_is_refused(rig: Rig) -> None:
+def test_a_commit_for_an_unknown_group_makes_it_where_that_may_be(rig: Rig) -> None:
+    assert rig.commit(1, group="new").code == 0 and rig.positions.get("new", "T", 0) == 1
+    rig.groups.auto_create = False
     assert rig.commit(1, group="unknown").code == 26
     assert rig.positions.get("unknown", "T", 0) is None
 

@@ -97,7 +97,7 @@ def test_a_slave_answers_0_and_makes_nothing(tmp_path: Path) -> None:
     assert reply.code == 0 and "slave" in (reply.remark or "") and rig.topics.get("T") is None
     assert rig.put_topic("a b").code == 1
     rig.topic("U")
-    assert rig(215, topic="U").code == 14 and rig.topics.get("U") is not None
+    assert rig(215, topic="U").code == 0 and rig.topics.get("U") is not None
     rig.close()
 
 
