@@ -62,6 +62,7 @@ from whimbrel.rpc.remoting.handlers import Handle as RemotingHandle
 from whimbrel.rpc.remoting.handlers import Peer, RemotingService
 from whimbrel.rpc.server.handlers import Call, Service
 from whimbrel.rpc.server.lane_calls import CallLane
+from whimbrel.rpc.server.remoting_lane import RemotingLane
 from whimbrel.store.shared_page import SharedPage
 from whimbrel.store.store import MessageStore
 
@@ -436,9 +437,10 @@ class Role(ABC):
         parts = self.remoting_parts = make_parts(self)
         handles = [*messages.handles(), *self.special_requests(messages.sends), *parts.handles]
         access, accounts = self.options.remoting_admin, context.remoting_accounts
-        return remoting_service(
+        service = remoting_service(
             [guarded(part, CHANGING, access, accounts) for part in handles], parts.closed
         )
+        return replace(service, lane=self.request_lane())
 
     def special_requests(self, sends: RemotingSends) -> list[dict[int, RemotingHandle]]:
         """Return the handlers of requests of the remoting protocol that only a master serves."""
@@ -483,6 +485,10 @@ class Role(ABC):
 
     def call_lane(self) -> CallLane | None:
         """Return what takes plain calls beside Python; None where nothing does."""
+        return None
+
+    def request_lane(self) -> RemotingLane | None:
+        """Return what takes plain requests of the remoting protocol; None where nothing does."""
         return None
 
     def special_calls(self) -> dict[str, Handle]:

@@ -71,9 +71,7 @@ def guarded(
         accounts: whose signatures are checked, where a request names one.
     """
     return {
-        code: admin_only(handle, access, accounts)
-        if code in codes
-        else checking_signatures(handle, accounts)
+        code: admin_only(handle, access, accounts) if code in codes else checking_signatures(handle, accounts)
         for code, handle in handles.items()
     }
 
