@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import hostile_remoting
 from hostilekit import HONEST_HOST, Caller, Ended, Honest, Peer, Target, Watch, dial, request_fields
 from processes import Cluster
 from rawpeer import END_HEADERS, HEADERS, HELLO, SETTINGS, WINDOW, frame, message, setting, u32
@@ -413,6 +414,15 @@ ATTACKS: tuple[Attack, ...] = (
     Attack("forged-acks", forged_acks, "broker", 4_000_000, cpu_s_max=30.0),
     Attack("connections", connections, "broker", 250 * len(HELLO), keep_creating),
     Attack("dawdling-scrapers", dawdlers, "metrics", 4 * 8, keep_scraping),
+    # By the remoting protocol: nothing was seen to do harm there, so that these bytes are what is tried.
+    Attack("remoting-nested", hostile_remoting.nested_headers, "broker", MIB),
+    Attack("remoting-fields", hostile_remoting.many_fields, "broker", MIB),
+    Attack("remoting-halves", hostile_remoting.half_frames, "broker", 8 * MIB),
+    Attack("remoting-groups", hostile_remoting.many_groups, "broker", 200_000),
+    Attack("remoting-heartbeats", hostile_remoting.many_subscriptions, "broker", 2 * MIB),
+    Attack("remoting-locks", hostile_remoting.many_locks, "broker", 2 * MIB),
+    Attack("remoting-held", hostile_remoting.held_pulls, "broker", 200_000),
+    Attack("remoting-unread", hostile_remoting.unread_pulls, "broker", 21 * MIB),
 )
 
 

@@ -28,6 +28,9 @@ TIMES = {
     "empty-messages": 1.0,
     "health-echo": 1.0,
     "dawdling-scrapers": 3.0,
+    "remoting-nested": 1.0,
+    "remoting-heartbeats": 1.0,
+    "remoting-unread": 1.0,
     "connections": 10.0,  # 2500 of them
 }
 

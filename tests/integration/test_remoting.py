@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from electionkit import ElectedGroup
 from integration.test_broker_cluster import Peer
 from processes import Cluster, lone_broker, until
 from remotingkit import messages_in
@@ -45,7 +46,7 @@ def offset_of(wire: Wire, group: str, topic: str, queue_id: int = 0) -> int | No
     return int(answer.fields["offset"]) if answer.code == 0 else None
 
 
-def test_1_one_port_serves_both_protocols(cluster: Cluster, wire: Wire) -> None:
+def test_6_1_1_one_port_serves_both_protocols(cluster: Cluster, wire: Wire) -> None:
     peer = Peer(cluster.master)
     assert wire.send("both", b"by remoting", e=0).code == 0
     assert peer.send("both", b"by gRPC").status.code == v2.OK
@@ -61,7 +62,7 @@ def metrics(cluster: Cluster) -> str:
         return str(answer.read().decode())
 
 
-def test_2_a_new_topic_is_in_the_next_route(cluster: Cluster, wire: Wire) -> None:
+def test_6_1_2_a_new_topic_is_in_the_next_route(cluster: Cluster, wire: Wire) -> None:
     with Wire(cluster.nameserver.grpc) as names:
         assert names.call(105, {"topic": "made"}).code == 17
         assert wire.send("made", b"x").code == 0
@@ -74,7 +75,7 @@ def test_2_a_new_topic_is_in_the_next_route(cluster: Cluster, wire: Wire) -> Non
     assert '"readQueueNums":4' in body and '"perm":6' in body and cluster.master.grpc in body
 
 
-def test_5_a_message_of_grpc_is_found_by_its_offset_id(cluster: Cluster, wire: Wire) -> None:
+def test_6_1_5_a_message_of_grpc_is_found_by_its_offset_id(cluster: Cluster, wire: Wire) -> None:
     Peer(cluster.master).send("ids", b"by gRPC")
     (message,) = [one for queue_id in range(4) for one in wire.messages("ids", queue_id)]
     assert message.store_host == cluster.master.grpc
@@ -83,7 +84,7 @@ def test_5_a_message_of_grpc_is_found_by_its_offset_id(cluster: Cluster, wire: W
     assert found.body == b"by gRPC"
 
 
-def test_19_a_held_pull_gets_a_message_of_either_protocol(cluster: Cluster, wire: Wire) -> None:
+def test_6_1_19_a_held_pull_gets_a_message_of_either_protocol(cluster: Cluster, wire: Wire) -> None:
     wire.send("held", b"first", e=0)
     sender = Peer(cluster.master)
     for number in range(4):
@@ -108,7 +109,7 @@ def end(wire: Wire, topic: str, queue_id: int) -> int:
     return int(wire.call(30, {"topic": topic, QUEUE: queue_id}).fields["offset"])
 
 
-def test_24_a_slave_gives_the_same_bytes(cluster: Cluster, wire: Wire) -> None:
+def test_6_1_24_a_slave_gives_the_same_bytes(cluster: Cluster, wire: Wire) -> None:
     for number in range(20):
         wire.send("bytes", b"%d" % number, e=0)
     with Wire(cluster.slaves[0].grpc) as slave:
@@ -119,7 +120,7 @@ def test_24_a_slave_gives_the_same_bytes(cluster: Cluster, wire: Wire) -> None:
         assert slave.pull("bytes", offset=99).code == 20
 
 
-def test_28_commits_of_both_protocols_are_seen_by_each_other(cluster: Cluster, wire: Wire) -> None:
+def test_6_1_28_commits_of_both_protocols_are_seen_by_each_other(cluster: Cluster, wire: Wire) -> None:
     for number in range(10):
         wire.send("commits", b"%d" % number, e=0)
     group = "g28"
@@ -137,7 +138,7 @@ def test_28_commits_of_both_protocols_are_seen_by_each_other(cluster: Cluster, w
     assert offset_of(wire, group, "commits") == 10  # brought within the queue
 
 
-def test_30_the_first_heartbeat_makes_the_group_and_tells_its_members(cluster: Cluster) -> None:
+def test_6_1_30_the_first_heartbeat_makes_the_group_and_tells_its_members(cluster: Cluster) -> None:
     with Wire(cluster.master.grpc) as first, Wire(cluster.master.grpc) as second:
         began = time.perf_counter()
         assert first.call(34, {}, heartbeat("c1", group="g30", topics={"commits": 1})).code == 0
@@ -158,7 +159,7 @@ def test_30_the_first_heartbeat_makes_the_group_and_tells_its_members(cluster: C
         until(lambda: later.call(38, {GROUP: "g30"}).code == 1, timeout=5, what="a group without members")
 
 
-def test_36_what_is_sent_back_comes_again(cluster: Cluster, wire: Wire) -> None:
+def test_6_1_36_what_is_sent_back_comes_again(cluster: Cluster, wire: Wire) -> None:
     wire.call(34, {}, heartbeat("c", group="g36", topics={"back": 1, "%RETRY%g36": 1}))
     wire.send("back", b"x", e=0)
     (message,) = wire.messages("back")
@@ -171,7 +172,7 @@ def test_36_what_is_sent_back_comes_again(cluster: Cluster, wire: Wire) -> None:
     assert (again.body, again.reconsume_times, again.properties["RETRY_TOPIC"]) == (b"x", 1, "back")
 
 
-def test_39_an_open_transaction_is_asked_about(cluster: Cluster, wire: Wire) -> None:
+def test_6_1_39_an_open_transaction_is_asked_about(cluster: Cluster, wire: Wire) -> None:
     wire.call(34, {}, heartbeat("p", producer="pg39"))
     text = "TRAN_MSG\x01true\x02PGROUP\x01pg39\x02UNIQ_KEY\x01ID39"
     assert wire.send("decided", b"x", i=text, f=4, e=1).code == 0
@@ -185,7 +186,7 @@ def test_39_an_open_transaction_is_asked_about(cluster: Cluster, wire: Wire) -> 
     assert committed.body == b"x"
 
 
-def test_57_a_group_of_both_protocols_loses_nothing(cluster: Cluster, wire: Wire) -> None:
+def test_6_1_57_a_group_of_both_protocols_loses_nothing(cluster: Cluster, wire: Wire) -> None:
     group, topic = "g57", "mixed"
     wire.send(topic, b"first", e=0)
     wire.call(34, {}, heartbeat("c", group=group, topics={topic: 1}))
@@ -208,7 +209,7 @@ def test_57_a_group_of_both_protocols_loses_nothing(cluster: Cluster, wire: Wire
     assert by_pulls | by_receives == {b"first", *(b"%d" % number for number in range(40))}
 
 
-def test_11_without_a_slave_synchronous_sends_are_refused_and_not_stored(tmp_path: Path) -> None:
+def test_6_1_11_without_a_slave_synchronous_sends_are_refused_and_not_stored(tmp_path: Path) -> None:
     settings = {"replication": "sync", "auto_create_topics": True, "auto_create_groups": True}
     with lone_broker(tmp_path, index_entries=2000, **settings) as broker, Wire(broker.grpc) as wire:
         answer = wire.send("sync", b"x", e=0)
@@ -216,7 +217,20 @@ def test_11_without_a_slave_synchronous_sends_are_refused_and_not_stored(tmp_pat
         assert wire.call(30, {"topic": "sync", QUEUE: 0}).fields.get("offset") == "0"
 
 
-def test_29_58_state_survives_a_kill_and_the_slave_goes_on(tmp_path: Path) -> None:
+def test_6_1_44_further_ports_serve_the_same(tmp_path: Path) -> None:
+    settings = {"remoting_port": 0, "auto_create_topics": True, "auto_create_groups": True}
+    with lone_broker(tmp_path, index_entries=2000, **settings) as broker:
+        host, _, port = str(broker.ready["remoting"]).rpartition(":")
+        assert broker.grpc != f"{host}:{port}"
+        with Wire(f"{host}:{port}") as further, Wire(broker.grpc) as wire:
+            assert further.send("vip", b"x", e=0).code == 0
+            assert "vip" in further.json(21)["topicConfigTable"]
+            (message,) = wire.messages("vip")
+            assert message.store_host == broker.grpc  # the port that ids name is the broker's own
+            assert further.json(28)["table"]["brokerVersionDesc"]
+
+
+def test_6_1_29_58_state_survives_a_kill_and_the_slave_goes_on(tmp_path: Path) -> None:
     with Cluster(tmp_path, slaves=1) as cluster:
         cluster.wait_usable()
         with Wire(cluster.master.grpc) as wire, Wire(cluster.slaves[0].grpc) as slave:
@@ -235,3 +249,32 @@ def test_29_58_state_survives_a_kill_and_the_slave_goes_on(tmp_path: Path) -> No
             assert offset_of(wire, "g29", "kept") == 7
             assert [message.body for message in wire.messages("kept")] == [b"%d" % n for n in range(10)]
             assert "%RETRY%g29" in json.dumps(wire.json(21))
+
+
+def test_a_new_leader_has_what_was_answered_by_the_old_one(tmp_path: Path) -> None:
+    """In a group that elects its leader: messages, positions, groups; and routes name the new one as 0."""
+    with ElectedGroup(tmp_path) as group:
+        leader = group.await_leader()
+        with Wire(leader.broker.grpc) as wire:
+            until(lambda: wire.send("kept", b"first", e=0).code == 0, timeout=10, what="a send that holds")
+            for number in range(20):
+                assert wire.send("kept", b"%d" % number, e=0).code == 0
+            assert wire.call(34, {}, heartbeat("c", group="g", topics={"kept": 1})).code == 0
+            assert wire.call(15, {GROUP: "g", "topic": "kept", QUEUE: 0, "commitOffset": 7}).code == 0
+            waiting = wire.start(11, pull_fields("kept", 0, end(wire, "kept", 0), sysFlag=6))
+            (follower, *_) = (each for each in group.members.values() if each is not leader)
+            with Wire(follower.broker.grpc) as other:
+                refused = other.send("kept", b"x", e=0)
+                assert refused.code == 14 and "master" in (refused.remark or "")
+            leader.kill()
+            with pytest.raises((ConnectionError, TimeoutError)):
+                wire.answer(waiting, timeout=5)
+        successor = group.await_leader(leader)
+        with Wire(successor.broker.grpc) as wire:
+            until(lambda: wire.send("kept", b"last", e=0).code == 0, timeout=10, what="a send that holds")
+            assert offset_of(wire, "g", "kept") == 7
+            assert "%RETRY%g" in json.dumps(wire.json(21))
+            bodies = [message.body for message in wire.messages("kept")]
+            assert set(bodies) >= {b"last", *(b"%d" % number for number in range(20))}
+        with Wire(group.endpoint) as names:
+            assert f'0:"{successor.broker.grpc}"' in names.call(105, {"topic": "kept"}).body.decode()

@@ -4,7 +4,7 @@ Those of `base/dledger` and `lmq` are left out, which start servers of their own
 `client.consumer.broadcast.BaseBroadCastIT` and `client.consumer.broadcast.order.OrderMsgBroadCastIT`.
 """
 
-__all__ = ["CLASSES", "QUICK", "REASONS", "SERVED"]
+__all__ = ["CLASSES", "QUICK", "REASONS"]
 
 CLASSES = (
     "client.consumer.balance.NormalMsgDynamicBalanceIT",
@@ -67,9 +67,6 @@ SLOW = (
     "delay.NormalMsgDelayIT",
 )
 QUICK = tuple(name for name in CLASSES if name not in SLOW)
-
-# What ours passes. CI runs the quick ones of these; add to them as ours learns, at last this is CLASSES.
-SERVED: tuple[str, ...] = ()
 
 # Why a class can't pass, or not each time, for the page.
 REASONS = {

@@ -171,16 +171,15 @@ class Machine:
         self.child.stdin.flush()
         test, begun = "", 0
         while True:
-            seconds = time.monotonic() - began
             try:
-                said = self.said.get(timeout=max(0.0, deadline_s - seconds))
+                said = self.said.get(timeout=max(0.0, began + deadline_s - time.monotonic()))
             except queue.Empty:
                 self.dump()
                 self.kill()
-                return Outcome(name, begun, (f"{test}: not done within {deadline_s:g} s",), seconds)
+                return Outcome(name, begun, (f"{test}: not done within {deadline_s:g} s",), deadline_s)
             if said is None:
-                code = self.child.wait()
-                return Outcome(name, begun, (f"{test}: the JVM ended with code {code}",), seconds)
+                why = f"{test}: the JVM ended with code {self.child.wait()}"
+                return Outcome(name, begun, (why,), time.monotonic() - began)
             if "test" in said:
                 test, begun = said["test"], begun + 1
                 continue

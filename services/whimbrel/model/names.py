@@ -49,6 +49,7 @@ __all__ = [
     "SYSTEM_TOPICS",
     "TEMPLATE_TOPIC",
     "TIMER_TOPIC",
+    "TRACE_TOPIC",
     "TRANSACTION_GROUP",
     "UNDECIDED_TOPIC",
     "check_broker_name",
@@ -70,6 +71,7 @@ HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"  # messages of transactions, until they 
 HALF_OP_TOPIC = "RMQ_SYS_TRANS_OP_HALF_TOPIC"  # which of those are committed or rolled back
 UNDECIDED_TOPIC = "TRANS_CHECK_MAX_TIME_TOPIC"  # transactions that were given up without a decision
 TIMER_TOPIC = "rmq_sys_wheel_timer"  # messages with a time of delivery, until it has come
+TRACE_TOPIC = "RMQ_SYS_TRACE_TOPIC"  # what RocketMQ 4's clients tell of their messages (message traces)
 TRANSACTION_GROUP = "CID_RMQ_SYS_TRANS"  # its offsets say how far transactions are decided
 
 SYSTEM_TOPICS = frozenset(
@@ -78,7 +80,7 @@ SYSTEM_TOPICS = frozenset(
         SCHEDULE_TOPIC,
         "BenchmarkTest",
         HALF_TOPIC,
-        "RMQ_SYS_TRACE_TOPIC",
+        TRACE_TOPIC,
         HALF_OP_TOPIC,
         UNDECIDED_TOPIC,
         "SELF_TEST_TOPIC",

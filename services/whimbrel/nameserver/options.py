@@ -52,7 +52,12 @@ class NameserverOptions:
     # RocketMQ's tools say who they are at no time. What reads is served to everybody.
     remoting_admin: Literal["loopback", "any", "none"] = option(
         "loopback",
-        help="who may change something by RocketMQ's protocol: peers on this machine, any, or none",
+        help="who may change something by RocketMQ's protocol: peers over loopback, any, or none",
+    )
+    remoting_accounts: str = option(
+        "",
+        help="file with an access key and a secret on each line: who signs by one, as RocketMQ's clients do,"
+        " may change something from anywhere; empty: signatures are not looked at",
     )
     kv_config: str = option(
         "",

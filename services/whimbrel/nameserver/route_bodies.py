@@ -12,9 +12,9 @@
 `acceptStandardJsonOnly`, as RocketMQ 5.3.3 does. That one has no such choice for 106, hence no quotes.
 `orderTopicConf` is left out where there is none. Brokers stand by name, RocketMQ's in no order.
 
-Written piece by piece, in a fifth of the time that `dump_body` takes: each client asks for each of its topics
-every 30 s. Names of topics, brokers and clusters need no escapes: `model/registration.py` has checked them when
-the brokers registered.
+Written piece by piece, since each client asks for each of its topics every 30 s, and `dump_body` takes
+several times as long. Names of topics, brokers and clusters need no escapes: `model/registration.py` has
+checked them when the brokers registered.
 """
 
 from collections.abc import Collection, Mapping, Sequence

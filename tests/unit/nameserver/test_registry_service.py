@@ -426,3 +426,18 @@ def test_a_member_that_leads_again_is_told_again_what_it_shares() -> None:
         request.topics.add(topic="t", read_queues=4, write_queues=4, permission=6, message_type="FIFO")
         stream.received(request)
     assert [queues_of(told) for told in shared(box)] == [{"t": {"b": 8}}] * 2
+
+
+def test_the_log_tells_when_a_broker_that_was_taken_out_of_routes_takes_writes_again(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    rig = Rig()
+    stream, _ = rig.open()
+    stream.received(registration())
+    slave, _ = rig.open("10.0.0.2")
+    slave.received(registration(broker_id=1, role=pb.BROKER_ROLE_SLAVE))
+    rig.registry.wipe_writes("a")
+    slave.closed()
+    assert "write bit" not in caplog.text
+    stream.closed()
+    assert "routes give a its write bit again, since its session ended" in caplog.text

@@ -17,7 +17,7 @@ from whimbrel.model.topic import READ, WRITE, GroupConfig, TopicConfig
 __all__ = ["BURST", "PER_SECOND", "GroupCreation"]
 
 PER_SECOND = 50.0  # topics and groups that are made; each is a write of a table's file
-BURST = 1000.0  # a cluster's clients that all come at once, after they have moved here
+BURST = 200.0  # a cluster's clients that all come at once, after they have moved here
 
 
 class GroupCreation:

@@ -19,6 +19,7 @@ from whimbrel.model.names import (
     SCHEDULE_TOPIC,
     TEMPLATE_TOPIC,
     TIMER_TOPIC,
+    TRACE_TOPIC,
     UNDECIDED_TOPIC,
     is_system_topic,
 )
@@ -44,16 +45,22 @@ class TopicTable(VersionedTable[TopicConfig]):
         cluster: str,
         broker_name: str,
         auto_create: bool,
+        trace_topic: bool = False,
         clock: Callable[[], int],
         files: Files = FILES,
     ) -> None:
-        """Read the table below the config directory and add what a fresh broker owns."""
+        """Read the table below the config directory and add what a fresh broker owns.
+
+        Args:
+            config, clock, files: see `VersionedTable`. cluster, broker_name: name topics of the broker's own.
+            auto_create: sends create topics. trace_topic: there is one for 4.x clients' message traces.
+        """
         super().__init__(config / "topics.json", "topicConfigTable", TopicConfig, clock=clock, files=files)
         self.drained = 0
         self.retry_names: dict[str, None] = {}
         self.auto_create = auto_create
         self.own = frozenset({cluster, broker_name, f"{cluster}_REPLY_TOPIC"})
-        self.load(built_in(cluster, broker_name, auto_create=auto_create))
+        self.load(built_in(cluster, broker_name, auto_create=auto_create, trace_topic=trace_topic))
         template = self.rows.get(TEMPLATE_TOPIC)
         if template is not None:
             # A template left over from a run with the other setting would advertise what sends then refuse.
@@ -132,7 +139,9 @@ def template_topic() -> TopicConfig:
     return TopicConfig(name=TEMPLATE_TOPIC, read_queues=8, write_queues=8, permission=READ | WRITE | INHERIT)
 
 
-def built_in(cluster: str, broker_name: str, *, auto_create: bool) -> list[TopicConfig]:
+def built_in(
+    cluster: str, broker_name: str, *, auto_create: bool, trace_topic: bool = False
+) -> list[TopicConfig]:
     """Return the topics of a fresh broker (RocketMQ: TopicConfigManager)."""
 
     def topic(name: str, queues: int, permission: int) -> TopicConfig:
@@ -151,6 +160,8 @@ def built_in(cluster: str, broker_name: str, *, auto_create: bool) -> list[Topic
         topic(UNDECIDED_TOPIC, 1, READ | WRITE),
         topic(f"{cluster}_REPLY_TOPIC", 1, READ | WRITE),
     ]
+    if trace_topic:
+        topics.append(topic(TRACE_TOPIC, 1, READ | WRITE))
     if auto_create:
         topics.append(template_topic())
     return topics

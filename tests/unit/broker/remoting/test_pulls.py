@@ -46,7 +46,7 @@ def where(outcome: Any) -> tuple[int, str | None, str, str, str]:
     return found.code, found.remark, fields["nextBeginOffset"], fields["minOffset"], fields["maxOffset"]
 
 
-def test_24_bodies_equal_the_logs_bytes(rig: Handlers) -> None:
+def test_6_1_24_bodies_equal_the_logs_bytes(rig: Handlers) -> None:
     for number in range(5):
         rig.send(body=b"%d" % number, e=number % 2)
     outcome = rig.pull()
@@ -56,7 +56,7 @@ def test_24_bodies_equal_the_logs_bytes(rig: Handlers) -> None:
     assert bodies(rig.pull(1)) == [b"2", b"4"]
 
 
-def test_22_outside_of_the_queue(rig: Handlers) -> None:
+def test_6_1_22_outside_of_the_queue(rig: Handlers) -> None:
     assert where(rig.pull(0)) == (19, "NO_MESSAGE_IN_QUEUE", "0", "0", "0")
     assert where(rig.pull(5)) == (21, "NO_MESSAGE_IN_QUEUE", "0", "0", "0")
     rig.send()
@@ -65,7 +65,7 @@ def test_22_outside_of_the_queue(rig: Handlers) -> None:
     assert where(rig.pull(-1)) == (21, "OFFSET_TOO_SMALL", "0", "0", "1")
 
 
-def test_22_a_slave_corrects_nothing(tmp_path: Path) -> None:
+def test_6_1_22_a_slave_corrects_nothing(tmp_path: Path) -> None:
     rig = Handlers(tmp_path, master=False)
     rig.topic("T")
     rig.send()
@@ -76,7 +76,7 @@ def test_22_a_slave_corrects_nothing(tmp_path: Path) -> None:
     rig.close()
 
 
-def test_23_messages_and_bytes_are_bounded(rig: Handlers) -> None:
+def test_6_1_23_messages_and_bytes_are_bounded(rig: Handlers) -> None:
     for number in range(40):
         rig.send(body=b"%d" % number)
     assert len(bodies(rig.pull(maxMsgNums=64))) == 32
@@ -90,7 +90,7 @@ def test_23_messages_and_bytes_are_bounded(rig: Handlers) -> None:
     assert len(bodies(rig.pull(queueId=1))) == 6  # 256 KiB
 
 
-def test_25_lite_pulls_are_the_same(rig: Handlers) -> None:
+def test_6_1_25_lite_pulls_are_the_same(rig: Handlers) -> None:
     rig.send()
     fields = {
         "consumerGroup": "g", "topic": "T", "queueId": 0, "queueOffset": 0, "maxMsgNums": 32, "sysFlag": 20,
@@ -116,7 +116,7 @@ def test_sql_reads_properties(rig: Handlers) -> None:
     assert reply(rig.pull(subscription="n >", expressionType="SQL92")).code == 23
 
 
-def test_14_without_its_own_subscription_the_groups_counts(rig: Handlers) -> None:
+def test_6_1_14_without_its_own_subscription_the_groups_counts(rig: Handlers) -> None:
     rig.send()
     assert reply(rig.pull(sysFlag=0)).code == 24
     assert reply(rig.pull(consumerGroup="")).code == 1
@@ -135,7 +135,7 @@ def test_the_offset_that_a_pull_carries_is_committed_once(rig: Handlers) -> None
     assert bodies(waiting) == [b"hello"] and len(rig.commits) == 1
 
 
-def test_19_a_held_pull_is_answered_by_a_message_that_it_wants(rig: Handlers) -> None:
+def test_6_1_19_a_held_pull_is_answered_by_a_message_that_it_wants(rig: Handlers) -> None:
     waiting = held(rig.pull(sysFlag=6, subscription="A"))
     rig.send(e=1)
     assert not rig.soon  # another queue
@@ -148,7 +148,7 @@ def test_19_a_held_pull_is_answered_by_a_message_that_it_wants(rig: Handlers) ->
     assert not rig.pulls.held.count
 
 
-def test_19_nothing_new_is_told_after_the_time_that_was_asked_for(rig: Handlers) -> None:
+def test_6_1_19_nothing_new_is_told_after_the_time_that_was_asked_for(rig: Handlers) -> None:
     waiting = held(rig.pull(sysFlag=6))
     rig.now_ms = 14_000
     rig.pulls.expire()
@@ -158,7 +158,7 @@ def test_19_nothing_new_is_told_after_the_time_that_was_asked_for(rig: Handlers)
     assert where(waiting) == (19, "NO_MESSAGE_IN_QUEUE", "0", "0", "0")
 
 
-def test_20_all_held_pulls_of_a_queue_are_answered(rig: Handlers) -> None:
+def test_6_1_20_all_held_pulls_of_a_queue_are_answered(rig: Handlers) -> None:
     waiting = [held(rig.pull(sysFlag=6)), held(rig.pull(sysFlag=6, peer=FakePeer()))]
     waiting.append(held(rig.pull(sysFlag=6, consumerGroup="h")))
     rig.send()
@@ -166,7 +166,7 @@ def test_20_all_held_pulls_of_a_queue_are_answered(rig: Handlers) -> None:
     assert [bodies(each) for each in waiting] == [[b"hello"]] * 3
 
 
-def test_21_a_held_pull_dies_with_its_connection(rig: Handlers) -> None:
+def test_6_1_21_a_held_pull_dies_with_its_connection(rig: Handlers) -> None:
     waiting = held(rig.pull(sysFlag=6))
     waiting.cancel()
     assert not rig.pulls.held.count and not rig.pulls.held.by_peer
@@ -174,7 +174,7 @@ def test_21_a_held_pull_dies_with_its_connection(rig: Handlers) -> None:
     assert not rig.soon
 
 
-def test_21_ten_thousand_held_pulls_take_less_than_five_megabytes(rig: Handlers) -> None:
+def test_6_1_21_ten_thousand_held_pulls_take_less_than_five_megabytes(rig: Handlers) -> None:
     peers = [FakePeer() for _ in range(10)]
     tracemalloc.start()
     try:

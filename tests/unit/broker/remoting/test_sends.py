@@ -32,7 +32,7 @@ def by_long_names(fields: dict[str, Any]) -> dict[str, Any]:
     return {LONG[name]: value for name, value in fields.items()}
 
 
-def test_6_both_headers_and_batches_store_the_same_properties(rig: Handlers) -> None:
+def test_6_1_6_both_headers_and_batches_store_the_same_properties(rig: Handlers) -> None:
     rig.topic("T")
     text = "KEYS\x01k1 k2\x02TAGS\x01A\x02UNIQ_KEY\x01ID\x02WAIT\x01true\x02own\x01ü"
     fields = send_fields("T", i=text, h=7)
@@ -49,7 +49,7 @@ def test_6_both_headers_and_batches_store_the_same_properties(rig: Handlers) -> 
     )  # fmt: skip
 
 
-def test_7_a_final_separator_makes_no_difference(rig: Handlers) -> None:
+def test_6_1_7_a_final_separator_makes_no_difference(rig: Handlers) -> None:
     rig.topic("T")
     for end in ("", "\x02"):
         rig.send(i="TAGS\x01A\x02KEYS\x01k\x02UNIQ_KEY\x01ID" + end)
@@ -60,7 +60,7 @@ def test_7_a_final_separator_makes_no_difference(rig: Handlers) -> None:
     assert len(rig.store.find_by_key("T", "k")) == 2
 
 
-def test_8_a_batch_gets_consecutive_offsets_and_an_id_a_message(rig: Handlers) -> None:
+def test_6_1_8_a_batch_gets_consecutive_offsets_and_an_id_a_message(rig: Handlers) -> None:
     rig.topic("T")
     batch = batch_body(*((b"%d" % n, f"UNIQ_KEY\x01ID{n}") for n in range(5)))
     reply = rig.call(320, send_fields("T", m="true", i=""), batch)
@@ -94,7 +94,7 @@ def test_batches_hold_no_delayed_messages(rig: Handlers) -> None:
     assert rig.call(320, send_fields("T", m="true", i="DELAY\x013"), batch).code == 13
 
 
-def test_2_a_new_topic_has_the_queues_that_the_producer_asks_for(rig: Handlers) -> None:
+def test_6_1_2_a_new_topic_has_the_queues_that_the_producer_asks_for(rig: Handlers) -> None:
     assert rig.send("new").code == 0
     made = rig.topics.rows["new"]
     assert (made.read_queues, made.write_queues, made.permission) == (4, 4, 6)
@@ -109,13 +109,13 @@ def test_topics_are_made_where_that_is_allowed_only(tmp_path: Path) -> None:
     rig.close()
 
 
-def test_9_a_negative_queue_is_chosen_here_and_one_beyond_is_refused(rig: Handlers) -> None:
+def test_6_1_9_a_negative_queue_is_chosen_here_and_one_beyond_is_refused(rig: Handlers) -> None:
     rig.topic("T", queues=3)
     assert {rig.send(e=-1).fields["queueId"] for _ in range(3)} == {"0", "1", "2"}
     assert rig.send(e=2).code == 0 and rig.send(e=3).code == 1
 
 
-def test_10_replies_have_five_fields_and_refusals_two(rig: Handlers) -> None:
+def test_6_1_10_replies_have_five_fields_and_refusals_two(rig: Handlers) -> None:
     rig.topic("T")
     reply = rig.send(e=2)
     (stored,) = rig.stored("T", 2)
@@ -130,7 +130,7 @@ def test_10_replies_have_five_fields_and_refusals_two(rig: Handlers) -> None:
 
 
 @pytest.mark.parametrize(("error", "code"), [(FlushTimeout("late"), 10), (ReplicaTimeout("late"), 12)])
-def test_11_what_is_not_confirmed_in_time_is_stored(rig: Handlers, error: Exception, code: int) -> None:
+def test_6_1_11_what_is_not_confirmed_in_time_is_stored(rig: Handlers, error: Exception, code: int) -> None:
     rig.topic("T")
     rig.appender.waits = True
     waiting = rig.outcome(310, send_fields("T"), b"x")
@@ -148,14 +148,14 @@ def test_a_producer_that_does_not_wait_is_answered_at_once(rig: Handlers) -> Non
     assert not rig.appender.waiting
 
 
-def test_13_system_topics_that_tools_send_to_take_messages(rig: Handlers) -> None:
+def test_6_1_13_system_topics_that_tools_send_to_take_messages(rig: Handlers) -> None:
     for topic in ("BenchmarkTest", "broker-a", "Cluster", "SELF_TEST_TOPIC", "RMQ_SYS_TRACE_TOPIC"):
         assert rig.send(topic).code == 0, topic
     for topic in ("SCHEDULE_TOPIC_XXXX", "RMQ_SYS_TRANS_HALF_TOPIC", "rmq_sys_wheel_timer"):
         assert rig.send(topic).code == 16, topic
 
 
-def test_37_a_retry_that_is_used_up_goes_to_the_dead_letters_at_once(rig: Handlers) -> None:
+def test_6_1_37_a_retry_that_is_used_up_goes_to_the_dead_letters_at_once(rig: Handlers) -> None:
     assert rig.send("%RETRY%g", j=3, l=3).code == 26  # there is no such group
     rig.groups.put(GroupConfig(name="g", retry_max=2))
     text = "DELAY\x016\x02RECONSUME_TIME\x013\x02MAX_RECONSUME_TIMES\x013\x02UNIQ_KEY\x01ID"
@@ -169,7 +169,7 @@ def test_37_a_retry_that_is_used_up_goes_to_the_dead_letters_at_once(rig: Handle
     assert rig.stored("%RETRY%g")[0].reconsume_times == 2
 
 
-def test_38_delay_levels_wait_in_queues_of_their_own(rig: Handlers) -> None:
+def test_6_1_38_delay_levels_wait_in_queues_of_their_own(rig: Handlers) -> None:
     rig.topic("T")
     for level in (1, 3, 99, 0):
         assert rig.send(e=2, i=f"DELAY\x01{level}").code == 0

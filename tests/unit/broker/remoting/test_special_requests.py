@@ -36,7 +36,7 @@ def reply(outcome: Any) -> Reply:
 # 33 and 12
 
 
-def test_5_a_record_is_found_by_where_it_stands_and_by_nothing_near(rig: Handlers) -> None:
+def test_6_1_5_a_record_is_found_by_where_it_stands_and_by_nothing_near(rig: Handlers) -> None:
     rig.send(body=b"first")
     rig.send(body=b"second")
     place = rig.stored("T")[1].physical_offset
@@ -70,7 +70,7 @@ def back(rig: Handlers, number: int = 0, *, version: int = 399, **fields: Any) -
     return reply(rig.outcome(36, known | fields, version=version))
 
 
-def test_36_a_message_that_is_sent_back_waits_in_a_level(rig: Handlers) -> None:
+def test_6_1_36_a_message_that_is_sent_back_waits_in_a_level(rig: Handlers) -> None:
     rig.send(body=b"x", j=1, i="UNIQ_KEY\x01ID\x02KEYS\x01k", h=5)
     assert back(rig).code == 0
     (waiting,) = rig.stored("SCHEDULE_TOPIC_XXXX", 3)  # 3 + 1
@@ -86,7 +86,7 @@ def test_36_a_message_that_is_sent_back_waits_in_a_level(rig: Handlers) -> None:
     assert back(rig, delayLevel=99).code == 0 and len(rig.stored("SCHEDULE_TOPIC_XXXX", 17)) == 1
 
 
-def test_36_what_is_used_up_goes_to_the_dead_letters(rig: Handlers) -> None:
+def test_6_1_36_what_is_used_up_goes_to_the_dead_letters(rig: Handlers) -> None:
     rig.send(j=4, i="DELAY\x010")
     assert back(rig).code == 0 and back(rig, maxReconsumeTimes=4).code == 0
     assert back(rig, maxReconsumeTimes=9, version=63).code == 0  # too old: the group's counts
@@ -96,14 +96,14 @@ def test_36_what_is_used_up_goes_to_the_dead_letters(rig: Handlers) -> None:
     assert len(rig.stored("%DLQ%g")) == 4
 
 
-def test_36_the_origin_of_a_message_stays(rig: Handlers) -> None:
+def test_6_1_36_the_origin_of_a_message_stays(rig: Handlers) -> None:
     rig.send(i="RETRY_TOPIC\x01first\x02ORIGIN_MESSAGE_ID\x01ABC")
     back(rig)
     (waiting,) = rig.stored("SCHEDULE_TOPIC_XXXX", 2)
     assert (waiting.properties["RETRY_TOPIC"], waiting.properties["ORIGIN_MESSAGE_ID"]) == ("first", "ABC")
 
 
-def test_36_what_can_not_be_sent_back(rig: Handlers) -> None:
+def test_6_1_36_what_can_not_be_sent_back(rig: Handlers) -> None:
     rig.send()
     assert back(rig, group="none").code == 26 and back(rig, offset=1).code == 1
     rig.groups.put(GroupConfig(name="g", retry_queues=0))
@@ -131,7 +131,7 @@ def half(rig: Handlers, name: str = "ID", extra: str = "") -> dict[str, Any]:
     }  # fmt: skip
 
 
-def test_39_a_half_is_seen_once_it_is_committed(rig: Handlers) -> None:
+def test_6_1_39_a_half_is_seen_once_it_is_committed(rig: Handlers) -> None:
     first, second = half(rig, "A"), half(rig, "B")
     assert not rig.stored("T", 2) and rig.stored("RMQ_SYS_TRANS_HALF_TOPIC")[0].sys_flag == 0
     assert reply(rig.outcome(37, first | {"commitOrRollback": 8})).code == 0
@@ -147,7 +147,7 @@ def test_39_a_half_is_seen_once_it_is_committed(rig: Handlers) -> None:
     assert len(rig.stored("T", 2)) == 1
 
 
-def test_39_wrong_ends_are_refused(rig: Handlers) -> None:
+def test_6_1_39_wrong_ends_are_refused(rig: Handlers) -> None:
     fields = half(rig) | {"commitOrRollback": 8}
     for wrong in (
         {"producerGroup": "other"},
@@ -163,14 +163,14 @@ def test_39_wrong_ends_are_refused(rig: Handlers) -> None:
     assert not rig.stored("T", 2)
 
 
-def test_39_a_delay_begins_with_the_commit(rig: Handlers) -> None:
+def test_6_1_39_a_delay_begins_with_the_commit(rig: Handlers) -> None:
     fields = half(rig, extra="\x02DELAY\x012")
     assert reply(rig.outcome(37, fields | {"commitOrRollback": 8})).code == 0
     (waiting,) = rig.stored("SCHEDULE_TOPIC_XXXX", 1)
     assert waiting.properties["REAL_QID"] == "2" and not rig.stored("T", 2)
 
 
-def test_39_a_producer_of_the_group_is_asked(rig: Handlers) -> None:
+def test_6_1_39_a_producer_of_the_group_is_asked(rig: Handlers) -> None:
     fields = half(rig)
     rig.transactions.follow()
     one = rig.transactions.table.open[0]
@@ -203,7 +203,7 @@ def answer_fields(**changes: Any) -> dict[str, Any]:
     return send_fields("Cluster_REPLY_TOPIC", i=text, **changes)
 
 
-def test_40_a_reply_goes_to_who_asked(rig: Handlers) -> None:
+def test_6_1_40_a_reply_goes_to_who_asked(rig: Handlers) -> None:
     requester = FakePeer("10.0.0.8:6000")
     rig.clients.produces(requester, Identity("client@1", "JAVA", 399), "pg", 0.0)
     waiting = rig.outcome(325, answer_fields(), b"pong")
@@ -219,7 +219,7 @@ def test_40_a_reply_goes_to_who_asked(rig: Handlers) -> None:
     assert stored.body == b"pong" and "PUSH_REPLY_TIME" not in stored.properties
 
 
-def test_40_a_requester_that_is_gone_is_an_error(rig: Handlers) -> None:
+def test_6_1_40_a_requester_that_is_gone_is_an_error(rig: Handlers) -> None:
     assert reply(rig.outcome(325, answer_fields(), b"pong")).code == 1
     requester = FakePeer()
     rig.clients.produces(requester, Identity("client@1", "JAVA", 399), "pg", 0.0)

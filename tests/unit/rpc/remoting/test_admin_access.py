@@ -58,6 +58,6 @@ def test_only_the_codes_that_change_something_are_guarded() -> None:
     handles = guarded({17: handle, 105: handle}, {17, 215}, "loopback")
     assert set(handles) == {17, 105}
     handles[105](Stranger(), Command(105, 1))  # type: ignore[arg-type]
-    with pytest.raises(Forbidden, match="only for peers on its own machine"):
+    with pytest.raises(Forbidden, match="only for peers that come over loopback"):
         handles[17](Stranger(), Command(17, 2))  # type: ignore[arg-type]
     assert asked == [105]

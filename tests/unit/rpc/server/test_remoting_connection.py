@@ -105,7 +105,7 @@ def handled_at_least(service: Service, count: int) -> bool:
     return len(service.ended) >= count
 
 
-async def test_12_what_is_oneway_is_not_answered_and_all_else_is() -> None:
+async def test_6_1_12_what_is_oneway_is_not_answered_and_all_else_is() -> None:
     async with served() as (server, service):
         client = await connect(server)
         client.send(ECHO, 1, flag=2)
@@ -126,7 +126,7 @@ async def test_12_what_is_oneway_is_not_answered_and_all_else_is() -> None:
         assert (-1, 3, False) in service.ended and (FAIL, 17, False) in service.ended
 
 
-async def test_53_frames_split_at_every_byte_and_many_in_a_segment() -> None:
+async def test_6_1_53_frames_split_at_every_byte_and_many_in_a_segment() -> None:
     async with served() as (server, _):
         whole = frame(ECHO, 1, {"a": "b"}, b"body") + frame(ECHO, 2, {}, b"")
         client = await connect(server)
@@ -196,7 +196,7 @@ async def test_requests_of_the_server_are_matched_by_their_numbers() -> None:
 
 
 @pytest.mark.parametrize("name", HOSTILE_FRAMES)
-async def test_54_odd_frames_end_their_connection_and_no_other(name: str) -> None:
+async def test_6_1_54_odd_frames_end_their_connection_and_no_other(name: str) -> None:
     async with served() as (server, _):
         other, client = await connect(server), await connect(server)
         client.send(ECHO, 1)
@@ -207,7 +207,7 @@ async def test_54_odd_frames_end_their_connection_and_no_other(name: str) -> Non
         assert (await other.read()).opaque == 2
 
 
-async def test_54_random_bytes_do_no_harm() -> None:
+async def test_6_1_54_random_bytes_do_no_harm() -> None:
     rng = random.Random(4)
     async with served() as (server, _):
         other = await connect(server)
@@ -225,7 +225,7 @@ async def test_54_random_bytes_do_no_harm() -> None:
         await eventually(lambda: len(server.connections) == 1)
 
 
-async def test_55_who_does_not_read_is_not_read_from() -> None:
+async def test_6_1_55_who_does_not_read_is_not_read_from() -> None:
     async with served() as (server, service):
         client, other = await connect(server), await connect(server)
         client.send(LATER)
@@ -248,7 +248,7 @@ async def test_55_who_does_not_read_is_not_read_from() -> None:
         assert [each.opaque for each in answers] == list(range(2, opaque + 51))
 
 
-async def test_55_a_peer_with_much_unread_is_overloaded() -> None:
+async def test_6_1_55_a_peer_with_much_unread_is_overloaded() -> None:
     async with served() as (server, service):
         client = await connect(server)
         client.send(LATER)
@@ -263,7 +263,7 @@ async def test_55_a_peer_with_much_unread_is_overloaded() -> None:
         assert peer.push(40, {})
 
 
-async def test_32_who_says_nothing_or_nothing_more_is_closed() -> None:
+async def test_6_1_32_who_says_nothing_or_nothing_more_is_closed() -> None:
     async with served() as (server, _):
         silent, idle, busy = await connect(server), await connect(server), await connect(server)
         silent.writer.write(b"\x00")
@@ -289,7 +289,7 @@ async def test_32_who_says_nothing_or_nothing_more_is_closed() -> None:
 
 
 @pytest.mark.parametrize("alpn", [None, ["h2"]])
-async def test_1_under_tls_without_alpn_the_first_byte_decides(
+async def test_6_1_1_under_tls_without_alpn_the_first_byte_decides(
     tmp_path: Path, certificate: Path, alpn: list[str] | None
 ) -> None:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
