@@ -111,9 +111,10 @@ check: fmt-check lint types layers proto-check native-check ## all checks that r
 # The transport that is not the default serves once more where a test says that it matters (docs/testing.md).
 OTHER := WHIMBREL_TEST_TRANSPORT=other $(PY) -m pytest -q
 
-# These share the cores; what runs containers, Spark or real RocketMQ has the machine to itself.
+# These share the cores; what runs containers, Spark or real RocketMQ brokers has the machine to itself.
 IN_MEMORY := tests/unit tests/property tests/scenario
-PROCESSES := tests/integration
+# RocketMQ's own tests and clients mostly wait.
+PROCESSES := tests/integration tests/official tests/clients4
 ALONE := $(addprefix --ignore=,$(IN_MEMORY) $(PROCESSES))
 
 test: setup ## all tests but the slow ones; with real RocketMQ where java and mvn are present
@@ -153,8 +154,9 @@ test-all: setup ## all tests, behind both transports
 scenarios: setup ## write what the dialogues of tests/scenario give now; look at the difference before you commit it
 	$(PY) -m pytest -q tests/scenario --rewrite
 
-checklist: setup ## write docs/checklist.md from what the tests say of themselves
+checklist: setup ## write docs/checklist.md and docs/remoting-checklist.md from what the tests say of themselves
 	$(PY) tests/checklist.py > docs/checklist.md.part && mv docs/checklist.md.part docs/checklist.md
+	$(PY) tests/remotingchecklist.py > docs/remoting.part && mv docs/remoting.part docs/remoting-checklist.md
 
 official: setup ## RocketMQ 4.9.3's own integration tests against ours, and write docs/official.md (ARGS="--servers 4.9.3", ARGS="--classes tag batch")
 	PYTHONPATH=services:tests $(PY) -m official.run --page docs/official.md $(ARGS)

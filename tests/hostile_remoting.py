@@ -76,9 +76,7 @@ def many_subscriptions(target: Target) -> None:
     """Send heartbeats of as many subscriptions as one may have, of other clients and groups each time."""
 
     def heartbeat(number: int) -> bytes:
-        topics = [
-            {"topic": f"t{topic}", "subString": "a" * 400, "subVersion": 1} for topic in range(1000)
-        ]
+        topics = [{"topic": f"t{topic}", "subString": "a" * 400, "subVersion": 1} for topic in range(1000)]
         consumer = {"groupName": f"g{number}", "subscriptionDataSet": topics}
         body = {"clientID": f"c{number}", "consumerDataSet": [consumer]}
         return frame(34, number, {}, json.dumps(body).encode())

@@ -46,6 +46,7 @@ class Answers:
 
     frames: bytes  # of all, as they are sent
     ids: list[int]  # of the streams
+    codes: list[tuple[int, int]]  # of requests of the remoting protocol, and how many have each
     data_bytes: int  # as windows count them
     largest: int
     shortest_timeout: float | None  # seconds
@@ -219,7 +220,8 @@ class PlainCalls:
             reads: of different connections.
             log: end, room in bytes, store time and born time in ms, calls that may be parked (None: none is),
                 messages before one that is sampled. None: sends are Python's.
-            topics: is asked for `find(topic)`, and for `queue(topic, queue_id)` where `find` does not have it.
+            topics: is asked for `find(topic)` (queues that may be named, those that take turns, the last turn, the
+                queues by their numbers; None: not plain), and for `queue(topic, queue_id)` where `find` does not have it.
             leases: what is asked for `holds(group, topic, queue_id, epoch, offset, serial)`; acknowledgements that
                 may be parked, None: none is, they are answered at once.
             taken: what becomes of each read is added.
@@ -227,6 +229,46 @@ class PlainCalls:
         Returns:
             What follows from sends; what follows from acknowledgements.
         """
+
+class RemoteSends:
+    """Plain sends of the remoting protocol; the arguments are the fields of `Policy` in `remote.rs`."""
+
+    def __init__(self, **values: object) -> None: ...
+    def take(
+        self,
+        reads: list[tuple[bytes, bytes]],
+        log: tuple[int, int, int, int, int | None, int],
+        topics: object,
+        taken: list[TakenFrames],
+    ) -> Stored | None:
+        """Plan the plain sends at the begin of each read; nothing is written.
+
+        Args:
+            reads: of different connections: bytes, from a frame's begin on, and the peer's address as records
+                hold it.
+            log, topics: as of `PlainCalls.take`.
+            taken: what becomes of each read is added.
+
+        Returns:
+            What follows from them; None without any.
+        """
+
+def decoded(
+    frame: bytes, limits: tuple[int, int]
+) -> tuple[int, int, dict[str, str] | None, bytes, int, str, int, str | None] | None:
+    """Return the command of a whole frame of the remoting protocol; None: it is not plain.
+
+    Args:
+        limits: the longest frame and header.
+
+    Returns:
+        Code, opaque number, fields, body, flag, language, version, remark.
+    """
+
+# Of a read: bytes that were taken, whether what is left is the begin of a frame, how many bytes of it are needed
+# or where Python's part ends (where it begins: the rest is for another pass), the codes of the requests with how
+# many have each, answers: those that wait; or the frames of others; None without any.
+TakenFrames = tuple[int, bool, int, list[tuple[int, int]], Answers | bytes | None]
 
 # The connection's decoder; bytes, from a frame's begin on; last stream id, streams that may be opened, windows
 # (sending, receiving, of a new stream for both), the largest frames (to send, to receive), header block,

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from electionkit import ElectedGroup
 from integration.test_broker_cluster import Peer
 from processes import Cluster, lone_broker, until
 from remotingkit import messages_in
@@ -216,6 +217,19 @@ def test_6_1_11_without_a_slave_synchronous_sends_are_refused_and_not_stored(tmp
         assert wire.call(30, {"topic": "sync", QUEUE: 0}).fields.get("offset") == "0"
 
 
+def test_6_1_44_further_ports_serve_the_same(tmp_path: Path) -> None:
+    settings = {"remoting_port": 0, "auto_create_topics": True, "auto_create_groups": True}
+    with lone_broker(tmp_path, index_entries=2000, **settings) as broker:
+        host, _, port = str(broker.ready["remoting"]).rpartition(":")
+        assert broker.grpc != f"{host}:{port}"
+        with Wire(f"{host}:{port}") as further, Wire(broker.grpc) as wire:
+            assert further.send("vip", b"x", e=0).code == 0
+            assert "vip" in further.json(21)["topicConfigTable"]
+            (message,) = wire.messages("vip")
+            assert message.store_host == broker.grpc  # the port that ids name is the broker's own
+            assert further.json(28)["table"]["brokerVersionDesc"]
+
+
 def test_6_1_29_58_state_survives_a_kill_and_the_slave_goes_on(tmp_path: Path) -> None:
     with Cluster(tmp_path, slaves=1) as cluster:
         cluster.wait_usable()
@@ -235,3 +249,32 @@ def test_6_1_29_58_state_survives_a_kill_and_the_slave_goes_on(tmp_path: Path) -
             assert offset_of(wire, "g29", "kept") == 7
             assert [message.body for message in wire.messages("kept")] == [b"%d" % n for n in range(10)]
             assert "%RETRY%g29" in json.dumps(wire.json(21))
+
+
+def test_a_new_leader_has_what_was_answered_by_the_old_one(tmp_path: Path) -> None:
+    """In a group that elects its leader: messages, positions, groups; and routes name the new one as 0."""
+    with ElectedGroup(tmp_path) as group:
+        leader = group.await_leader()
+        with Wire(leader.broker.grpc) as wire:
+            until(lambda: wire.send("kept", b"first", e=0).code == 0, timeout=10, what="a send that holds")
+            for number in range(20):
+                assert wire.send("kept", b"%d" % number, e=0).code == 0
+            assert wire.call(34, {}, heartbeat("c", group="g", topics={"kept": 1})).code == 0
+            assert wire.call(15, {GROUP: "g", "topic": "kept", QUEUE: 0, "commitOffset": 7}).code == 0
+            waiting = wire.start(11, pull_fields("kept", 0, end(wire, "kept", 0), sysFlag=6))
+            (follower, *_) = (each for each in group.members.values() if each is not leader)
+            with Wire(follower.broker.grpc) as other:
+                refused = other.send("kept", b"x", e=0)
+                assert refused.code == 14 and "master" in (refused.remark or "")
+            leader.kill()
+            with pytest.raises((ConnectionError, TimeoutError)):
+                wire.answer(waiting, timeout=5)
+        successor = group.await_leader(leader)
+        with Wire(successor.broker.grpc) as wire:
+            until(lambda: wire.send("kept", b"last", e=0).code == 0, timeout=10, what="a send that holds")
+            assert offset_of(wire, "g", "kept") == 7
+            assert "%RETRY%g" in json.dumps(wire.json(21))
+            bodies = [message.body for message in wire.messages("kept")]
+            assert set(bodies) >= {b"last", *(b"%d" % number for number in range(20))}
+        with Wire(group.endpoint) as names:
+            assert f'0:"{successor.broker.grpc}"' in names.call(105, {"topic": "kept"}).body.decode()

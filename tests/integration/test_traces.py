@@ -25,6 +25,7 @@ import pytest
 from brokerapi import message
 from electionkit import ElectedGroup
 from processes import COMMAND, Cluster, dev, environment, until
+from remotingwire import Wire
 from sdknotes import SdkLoad
 from spanrig import Receiver, memory_provider
 from whimbrel.cli.message_trace import MessageTrace, Span, lines, structure, trace_of
@@ -292,6 +293,17 @@ def test_the_brokers_own_samples_follow_messages_of_an_sdk_that_sends_no_context
             assert trace.root is not None
             assert (trace.root.name, trace.root.process) == ("create orders", "master broker")
             assert names(trace) == Counter(["create orders", *STAGES, FRAME])
+
+
+def test_messages_of_4x_clients_are_sampled_too_and_a_context_of_theirs_is_followed(tmp_path: Path) -> None:
+    context = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+    with traced_cluster(tmp_path, ratio=1.0) as traced, Wire(traced.cluster.master.grpc) as wire:
+        wire.send("orders", b"x", i="UNIQ_KEY\x01SAMPLED")
+        wire.send("orders", b"x", i=f"UNIQ_KEY\x01TRACED\x02TRACE_CONTEXT\x01{context}")
+        trace = traced.trace("SAMPLED", whole(linked=1))
+        assert trace.root is not None and trace.root.name == "create orders"
+        assert names(trace) == Counter(["create orders", *STAGES, FRAME])
+        traced.trace("TRACED", lambda trace: Counter(STAGES) <= names(trace))
 
 
 async def test_an_unsampled_context_leaves_no_span_anywhere(tmp_path: Path) -> None:

@@ -91,9 +91,7 @@ class Clients:
 
     def report(self) -> None:
         """Print what it came to."""
-        print(
-            f"{len(self.acked)} acknowledged, {self.again} came again, longest pause {self.longest:.1f} s"
-        )
+        print(f"{len(self.acked)} acknowledged, {self.again} came again, longest pause {self.longest:.1f} s")
 
     def close(self) -> None:
         self.child.kill()

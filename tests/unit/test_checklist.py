@@ -1,7 +1,8 @@
-"""docs/checklist.md is what the tests say of themselves, and each of its statements has a test."""
+"""The pages of statements are what the tests say of themselves, and each statement has a test."""
 
 import pytest
 
+import remotingchecklist
 from checklist import PAGE, STATEMENTS, numbers_in, page, shown
 
 
@@ -31,3 +32,14 @@ def test_each_statement_has_a_test_and_each_number_a_statement() -> None:
 
 def test_the_page_is_what_the_tests_say() -> None:
     assert PAGE.read_text(encoding="utf-8") == page(), "run make checklist"
+
+
+def test_each_statement_on_remoting_has_a_test() -> None:
+    assert len(remotingchecklist.STATEMENTS) == 60
+    assert sorted(remotingchecklist.shown()) == list(range(1, 61))
+
+
+def test_the_page_on_remoting_is_what_the_tests_say() -> None:
+    assert remotingchecklist.PAGE.read_text(encoding="utf-8") == remotingchecklist.page(), (
+        "run make checklist"
+    )

@@ -10,9 +10,10 @@ use pyo3::types::{PyBytes, PyDict, PyList, PyTuple};
 use whimbrel_core::ack::{AckPolicy, Delivery, Leases};
 use whimbrel_core::calls::{Approved, Shape, State, Stop, are_valid, framed};
 use whimbrel_core::hpack::{Decoder, Fields};
-use whimbrel_core::pass::{ACK, Answer, Log, Methods, Pass, Plan, Read, Reply, SEND, Taken, Topics};
+use whimbrel_core::pass::{ACK, Answer, Found, Methods, Pass, Plan, Read, Reply, SEND, Taken, Topics};
 use whimbrel_core::send::Policy;
 
+use crate::remote::{codes, log_of};
 use crate::{Keys, guarded};
 
 /// The table of header fields of one connection.
@@ -72,18 +73,18 @@ impl HeaderDecoder {
 }
 
 /// What topics there are, as a Python object knows them. An error of it makes a send not plain.
-struct Known<'a, 'py> {
-    topics: &'a Bound<'py, PyAny>,
-    queues: Vec<(String, Bound<'py, PyDict>)>, // of topics that were found
+pub struct Known<'a, 'py> {
+    pub topics: &'a Bound<'py, PyAny>,
+    pub queues: Vec<(String, Bound<'py, PyDict>)>, // of topics that were found
 }
 impl<'py> Topics for Known<'_, 'py> {
     type Queue = Bound<'py, PyAny>;
 
-    fn find(&mut self, topic: &str) -> Option<(u32, u64)> {
+    fn find(&mut self, topic: &str) -> Option<Found> {
         let found = self.topics.call_method1(intern!(self.topics.py(), "find"), (topic,)).ok()?;
-        let (queues, turn, by_id): (u32, u64, Bound<'py, PyDict>) = found.extract().ok()?;
+        let (queues, turns, turn, by_id): (u32, u32, u64, Bound<'py, PyDict>) = found.extract().ok()?;
         self.queues.push((topic.to_owned(), by_id));
-        Some((queues, turn))
+        Some(Found { queues, turns, turn })
     }
     fn queue(&mut self, topic: &str, queue_id: u32) -> Option<(Self::Queue, i64)> {
         let py = self.topics.py();
@@ -114,8 +115,8 @@ impl Leases for Held<'_, '_> {
 /// Answers to calls of one connection, in the order of the log.
 #[pyclass(module = "whimbrel_fast")]
 pub struct Answers {
-    frames: Vec<u8>,
-    answers: Vec<Answer>,
+    pub frames: Vec<u8>,
+    pub answers: Vec<Answer>,
 }
 
 impl Answers {
@@ -148,6 +149,11 @@ impl Answers {
     #[getter]
     fn ids(&self) -> Vec<u32> {
         self.answers.iter().map(|answer| answer.id).collect()
+    }
+    /// Of answers to requests of the remoting protocol: their codes, and how many have each.
+    #[getter]
+    fn codes(&self) -> Vec<(i64, usize)> {
+        codes(&self.answers)
     }
     #[getter]
     fn data_bytes(&self) -> usize {
@@ -326,7 +332,7 @@ pub struct PlainCalls {
 }
 
 type Connection = (u32, usize, i64, i64, i64, i64, usize, usize, usize, bool);
-type LogEnd = (i64, usize, i64, i64, Option<usize>, u64);
+pub type LogEnd = (i64, usize, i64, i64, Option<usize>, u64);
 type ApprovedOf = (Vec<Vec<u8>>, Vec<Option<Vec<Option<Vec<u8>>>>>);
 /// The connection's decoder, what was read, the connection's state, the client, the peer's address, what a guard let in.
 type ReadOf<'py> = (
@@ -401,14 +407,7 @@ impl PlainCalls {
         leases: (Bound<'py, PyAny>, Option<usize>),
         found: &Bound<'py, PyList>,
     ) -> PyResult<Bound<'py, PyTuple>> {
-        let log = log.map(|log| Log {
-            end: log.0,
-            room: log.1,
-            now_ms: log.2,
-            born_default_ms: log.3,
-            parks_left: log.4,
-            unsampled: log.5,
-        });
+        let log = log.map(log_of);
         let (mut known, mut held) = (Known { topics, queues: vec![] }, Held { leases: &leases.0 });
         let mut pass = Pass::new(&self.methods, log, leases.1, &mut known, &mut held);
         for read in reads.iter() {
@@ -481,7 +480,7 @@ fn taken_object<'py>(
 }
 
 /// What follows from the sends of a pass, as a tuple: see `whimbrel_fast.pyi`.
-fn plan_object<'py>(py: Python<'py>, plan: Plan<Bound<'py, PyAny>>) -> PyResult<Bound<'py, PyTuple>> {
+pub fn plan_object<'py>(py: Python<'py>, plan: Plan<Bound<'py, PyAny>>) -> PyResult<Bound<'py, PyTuple>> {
     let (runs, topics) = (PyList::empty(py), PyList::empty(py));
     for run in plan.runs {
         runs.append((run.queue, PyBytes::new(py, &run.entries), run.tags))?;

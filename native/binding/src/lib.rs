@@ -6,6 +6,7 @@
 mod bulk;
 mod calls;
 mod deliver;
+mod remote;
 mod replica;
 mod views;
 
@@ -140,6 +141,7 @@ fn whimbrel_fast(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<calls::PlainCalls>()?;
     module.add_class::<calls::Answers>()?;
     module.add_class::<calls::ParkedAnswers>()?;
+    module.add_class::<remote::RemoteSends>()?;
     module.add_class::<deliver::Deliveries>()?;
     module.add_class::<deliver::PlainRecord>()?;
     module.add_class::<replica::Feeding>()?;
@@ -151,6 +153,7 @@ fn whimbrel_fast(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(joined, module)?)?;
     module.add_function(wrap_pyfunction!(put_keys, module)?)?;
     module.add_function(wrap_pyfunction!(panic, module)?)?;
+    module.add_function(wrap_pyfunction!(remote::decoded, module)?)?;
     module.add_function(wrap_pyfunction!(replica::feed, module)?)?;
     module.add_function(wrap_pyfunction!(replica::follow, module)?)?;
     Ok(())

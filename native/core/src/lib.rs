@@ -11,6 +11,7 @@
 //! hash      Java's hash of a text, and that of a key in the index
 //! calls     bytes of a connection -> calls of one method, and frames of their answers; hpack: their header blocks
 //! send      a request's messages (proto) -> records, entries and keys; pass: reads of connections
+//! command   frames of the remoting protocol and their headers; remote: its sends, as send and pass do
 //! bulk      queue entries and pieces of the log -> frames of a bulk reader
 //! deliver   records of the log -> messages for consumers, with digests of their bodies; pull: all of a pull's; ack: acknowledgements -> what is done, and their answers
 //! replica   what the loops of both replicators do next
@@ -20,6 +21,7 @@
 pub mod ack;
 pub mod bulk;
 pub mod calls;
+pub mod command;
 pub mod deliver;
 pub mod digest;
 pub mod dispatch;
@@ -31,5 +33,6 @@ pub mod pass;
 pub mod proto;
 pub mod pull;
 pub mod record;
+pub mod remote;
 pub mod replica;
 pub mod send;

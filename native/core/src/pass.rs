@@ -18,7 +18,6 @@ use std::collections::HashMap;
 
 use crate::ack::{self, AckPolicy, Leases};
 use crate::calls::{Approved, Call, Scan, Shape, State, Stop, framed, put_answer_head, put_answer_tail};
-use crate::hash::topic_hash;
 use crate::hpack::{Decoder, Fields};
 use crate::index::Keyed;
 use crate::send::{Message, Place, Policy, Topic, answer_size, put_answer, read};
@@ -29,13 +28,24 @@ const RUNS_MAX: usize = 256;
 pub const SEND: usize = 0;
 pub const ACK: usize = 1;
 
+/// The queues of a topic.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Found {
+    /// That a request may name.
+    pub queues: u32,
+    /// That requests which name none take in turn.
+    pub turns: u32,
+    /// Whose turn was the last one.
+    pub turn: u64,
+}
+
 /// What topics there are.
 pub trait Topics {
     /// A queue, for the caller: its runs come back with it.
     type Queue;
 
-    /// How many queues may be written, and whose turn was the last one; `None` where sends are not plain.
-    fn find(&mut self, topic: &str) -> Option<(u32, u64)>;
+    /// What a pass has to know of a topic; `None` where sends are not plain.
+    fn find(&mut self, topic: &str) -> Option<Found>;
     /// A queue of a topic that was found in this pass, and the number of its next entry.
     fn queue(&mut self, topic: &str, queue_id: u32) -> Option<(Self::Queue, i64)>;
 }
@@ -68,6 +78,14 @@ pub struct Run<Q> {
     next: i64,
 }
 
+impl<Q> Run<Q> {
+    /// Take note of the tags of the last entry.
+    pub(crate) fn note_tags(&mut self) {
+        let tags = self.entries.last_chunk::<8>().expect("an entry has 20 bytes");
+        self.tags = i64::from_be_bytes(*tags);
+    }
+}
+
 /// A topic that messages were sent to.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Sent {
@@ -77,7 +95,8 @@ pub struct Sent {
     pub counts: Vec<u64>,
     pub bytes: u64,
     queues: u32,
-    topic: Topic,
+    turns: u32,
+    pub(crate) topic: Topic,
 }
 
 /// An answer among the frames.
@@ -126,6 +145,90 @@ impl<Q> Default for Plan<Q> {
     fn default() -> Self {
         let (settled, records, runs, keys, topics) = (vec![], vec![], vec![], vec![], vec![]);
         Self { settled, records, runs, keys, topics, messages: 0 }
+    }
+}
+
+/// Whether a plan has as many topics or queues as it may have.
+pub(crate) type Full = bool;
+
+impl<Q> Plan<Q> {
+    /// Find a topic; its position in the plan.
+    pub(crate) fn topic<T: Topics<Queue = Q>>(
+        &mut self,
+        topics: &mut T,
+        name: &str,
+        bounds: &[usize],
+        full: &mut Full,
+    ) -> Option<usize> {
+        if let Some(number) = self.topics.iter().position(|topic| topic.name == name) {
+            return Some(number);
+        }
+        if self.topics.len() >= TOPICS_MAX {
+            *full = true;
+            return None;
+        }
+        let Found { queues, turns, turn } = topics.find(name)?;
+        let (name, topic, counts) = (name.to_owned(), Topic::named(name)?, vec![0; bounds.len() + 1]);
+        self.topics.push(Sent { name, turn, counts, bytes: 0, queues, turns, topic });
+        Some(self.topics.len() - 1)
+    }
+
+    /// The queue of a request: the one that is wanted, else the next one.
+    pub(crate) fn queue_of(&mut self, topic: usize, wanted: Option<u32>) -> Option<u32> {
+        let sent = &mut self.topics[topic];
+        if let Some(queue_id) = wanted {
+            return (queue_id < sent.queues).then_some(queue_id);
+        }
+        sent.turn = sent.turn.checked_add(1)?;
+        u32::try_from(sent.turn.checked_rem(u64::from(sent.turns))?).ok()
+    }
+
+    /// The run of a queue's entries; its position in the plan.
+    pub(crate) fn run<T: Topics<Queue = Q>>(
+        &mut self,
+        topics: &mut T,
+        topic: usize,
+        queue_id: u32,
+        full: &mut Full,
+    ) -> Option<usize> {
+        if let Some(number) = self.runs.iter().position(|run| (run.topic, run.queue_id) == (topic, queue_id))
+        {
+            return Some(number);
+        }
+        if self.runs.len() >= RUNS_MAX {
+            *full = true;
+            return None;
+        }
+        let (queue, first) = topics.queue(&self.topics[topic].name, queue_id)?;
+        self.runs.push(Run { queue, topic, queue_id, first, entries: vec![], tags: 0, next: first });
+        Some(self.runs.len() - 1)
+    }
+
+    /// Have a request's entries follow those before in its queue: their run, and the number of the first one.
+    ///
+    /// Without room for it nothing has changed.
+    pub(crate) fn place<T: Topics<Queue = Q>>(
+        &mut self,
+        topics: &mut T,
+        (name, queue, count): (&str, Option<u32>, usize),
+        bounds: &[usize],
+        full: &mut Full,
+    ) -> Option<(usize, i64)> {
+        let (known, runs) = (self.topics.len(), self.runs.len());
+        let topic = self.topic(topics, name, bounds, full)?;
+        let before = self.topics[topic].turn;
+        let queue_id = self.queue_of(topic, queue);
+        let placed = queue_id.and_then(|queue_id| self.run(topics, topic, queue_id, full)).and_then(|run| {
+            let first = self.runs[run].next;
+            self.runs[run].next = first.checked_add(count as i64)?;
+            Some((run, first))
+        });
+        if placed.is_none() {
+            self.topics[topic].turn = before;
+            self.topics.truncate(known);
+            self.runs.truncate(runs);
+        }
+        placed
     }
 }
 
@@ -367,7 +470,8 @@ impl<'a, T: Topics, L: Leases> Pass<'a, T, L> {
                 let begin = messages.len();
                 read(call.message()?, policy, &mut messages)?;
                 let some: &[Message<'_>] = &messages[begin..];
-                let topic = self.topic(some.first()?.topic)?;
+                let bounds = &self.methods.size_bounds;
+                let topic = self.plan.topic(self.topics, some.first()?.topic, bounds, &mut self.full)?;
                 let sizes_at = sizes.len();
                 for message in some {
                     let topic = &self.plan.topics[topic].topic;
@@ -376,8 +480,8 @@ impl<'a, T: Topics, L: Leases> Pass<'a, T, L> {
                     room = room.checked_sub(size)?;
                     sizes.push(size);
                 }
-                let queue_id = self.queue_of(topic, call.queue)?;
-                let run = self.run(topic, queue_id)?;
+                let queue_id = self.plan.queue_of(topic, call.queue)?;
+                let run = self.plan.run(self.topics, topic, queue_id, &mut self.full)?;
                 let first = self.plan.runs[run].next;
                 self.plan.runs[run].next = first.checked_add(some.len() as i64)?;
                 if waits {
@@ -454,62 +558,11 @@ impl<'a, T: Topics, L: Leases> Pass<'a, T, L> {
             sent.bytes += *size as u64;
             log.end += *size as i64;
         }
-        let tags = run.entries.last_chunk::<8>().expect("an entry has 20 bytes");
-        run.tags = i64::from_be_bytes(*tags);
+        run.note_tags();
         plan.messages += messages.len() as u64;
         let size = answer_size(policy, messages, request.first);
         reply.add(shape, request.call, size, log.end, |frames| {
             put_answer(policy, messages, request.first, frames);
         });
-    }
-
-    /// Find a topic; its position in the plan.
-    fn topic(&mut self, name: &str) -> Option<usize> {
-        if let Some(number) = self.plan.topics.iter().position(|topic| topic.name == name) {
-            return Some(number);
-        }
-        if self.plan.topics.len() >= TOPICS_MAX {
-            self.full = true;
-            return None;
-        }
-        let (queues, turn) = self.topics.find(name)?;
-        let mut field = vec![u8::try_from(name.len()).ok().filter(|size| *size <= 127)?];
-        field.extend_from_slice(name.as_bytes());
-        let hash = topic_hash(name.as_bytes())?;
-        self.plan.topics.push(Sent {
-            name: name.to_owned(),
-            turn,
-            counts: vec![0; self.methods.size_bounds.len() + 1],
-            bytes: 0,
-            queues,
-            topic: Topic { field, hash },
-        });
-        Some(self.plan.topics.len() - 1)
-    }
-
-    /// The queue of a request: the one that is wanted, else the next one.
-    fn queue_of(&mut self, topic: usize, wanted: Option<u32>) -> Option<u32> {
-        let sent = &mut self.plan.topics[topic];
-        if let Some(queue_id) = wanted {
-            return (queue_id < sent.queues).then_some(queue_id);
-        }
-        sent.turn = sent.turn.checked_add(1)?;
-        u32::try_from(sent.turn.checked_rem(u64::from(sent.queues))?).ok()
-    }
-
-    /// The run of a queue's entries; its position in the plan.
-    fn run(&mut self, topic: usize, queue_id: u32) -> Option<usize> {
-        let plan = &mut self.plan;
-        if let Some(number) = plan.runs.iter().position(|run| (run.topic, run.queue_id) == (topic, queue_id))
-        {
-            return Some(number);
-        }
-        if plan.runs.len() >= RUNS_MAX {
-            self.full = true;
-            return None;
-        }
-        let (queue, first) = self.topics.queue(&plan.topics[topic].name, queue_id)?;
-        plan.runs.push(Run { queue, topic, queue_id, first, entries: vec![], tags: 0, next: first });
-        Some(plan.runs.len() - 1)
     }
 }

@@ -9,7 +9,7 @@
 
 use std::collections::HashSet;
 
-use crate::hash::{key_hash, tags_code};
+use crate::hash::{key_hash, tags_code, topic_hash};
 use crate::index::Keyed;
 use crate::proto::{Reader, put_varint, varint_len};
 use crate::record::MAGIC_V1;
@@ -283,7 +283,7 @@ pub fn read<'a>(request: &'a [u8], policy: &Policy, messages: &mut Vec<Message<'
 fn digits(value: i64) -> usize {
     value.checked_ilog10().map_or(1, |log| log as usize + 1)
 }
-fn put_number(out: &mut Vec<u8>, mut value: i64) {
+pub(crate) fn put_number(out: &mut Vec<u8>, mut value: i64) {
     let begin = out.len();
     loop {
         out.push(b'0' + (value % 10) as u8);
@@ -294,7 +294,7 @@ fn put_number(out: &mut Vec<u8>, mut value: i64) {
     }
     out[begin..].reverse();
 }
-fn put_pair(out: &mut Vec<u8>, name: &[u8], value: &[u8]) {
+pub(crate) fn put_pair(out: &mut Vec<u8>, name: &[u8], value: &[u8]) {
     out.extend_from_slice(name);
     out.push(1);
     out.extend_from_slice(value);
@@ -319,6 +319,15 @@ pub struct Place {
 pub struct Topic {
     pub field: Vec<u8>,
     pub hash: u32,
+}
+
+impl Topic {
+    /// A topic of a name that records of V1 hold.
+    pub fn named(name: &str) -> Option<Self> {
+        let mut field = vec![u8::try_from(name.len()).ok().filter(|size| (1..=127).contains(size))?];
+        field.extend_from_slice(name.as_bytes());
+        Some(Self { field, hash: topic_hash(name.as_bytes())? })
+    }
 }
 
 impl Message<'_> {

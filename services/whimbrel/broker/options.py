@@ -135,6 +135,11 @@ class BrokerOptions:
         help="who may change topics, groups, offsets and settings by RocketMQ's remoting protocol: peers on"
         " this machine, anybody, or nobody",
     )
+    remoting_accounts: str = option(
+        "",
+        help="file with an access key and a secret on each line: who signs by one, as RocketMQ's clients do,"
+        " may change something from anywhere; empty: signatures are not looked at",
+    )
     # RocketMQ's traceTopicEnable. Where sends create topics, the first trace creates it.
     trace_topic_enable: bool = option(
         False, help="the topic RMQ_SYS_TRACE_TOPIC is there, for message traces of RocketMQ 4's clients"

@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 from whimbrel.config import load_or_exit, settings_line
-from whimbrel.errors import StoreError, WhimbrelError
+from whimbrel.errors import NotReady, StoreError, WhimbrelError
 from whimbrel.machine import FILES, Files
 from whimbrel.nameserver.addresses import joined
 from whimbrel.nameserver.group_file import GroupFile
@@ -25,6 +25,7 @@ from whimbrel.nameserver.remoting import NameRequests
 from whimbrel.nameserver.resolver import Resolver
 from whimbrel.nameserver.routes_service import RoutesService
 from whimbrel.probes import Condition, Probes, serve_health
+from whimbrel.rpc.api.secret_files import read_accounts
 from whimbrel.rpc.server.call_metrics import CallTimes
 from whimbrel.rpc.server.certificates import TlsSettings
 from whimbrel.rpc.server.limits import RunningServer
@@ -86,8 +87,9 @@ async def run(options: NameserverOptions, files: Files = FILES) -> int:
         logger.error("%s", error)
         return 1
     try:
+        accounts = read_accounts(options.remoting_accounts, "remoting_accounts")
         kv = KvStore.open(options.kv_config, files)
-    except StoreError as error:
+    except (StoreError, NotReady) as error:
         logger.error("%s", error)
         groups.close()
         return 1
@@ -99,6 +101,7 @@ async def run(options: NameserverOptions, files: Files = FILES) -> int:
         later=loop.call_later,
         admin=options.remoting_admin,
         shown=shown_settings(options),
+        accounts=accounts,
     )
     times = CallTimes() if options.metrics_port >= 0 else None
     on_call_end = None if times is None else times.observe

@@ -54,6 +54,11 @@ class NameserverOptions:
         "loopback",
         help="who may change something by RocketMQ's protocol: peers over loopback, any, or none",
     )
+    remoting_accounts: str = option(
+        "",
+        help="file with an access key and a secret on each line: who signs by one, as RocketMQ's clients do,"
+        " may change something from anywhere; empty: signatures are not looked at",
+    )
     kv_config: str = option(
         "",
         help="file for values that RocketMQ's tools put here, as orders of topics; empty: in memory",

@@ -55,6 +55,7 @@ from whimbrel.rpc.remoting.admin_access import AdminAccess, guarded
 from whimbrel.rpc.remoting.codes import RequestCode, ResponseCode
 from whimbrel.rpc.remoting.command import Command
 from whimbrel.rpc.remoting.handlers import Handle, Outcome, Peer, RemotingService, Reply
+from whimbrel.rpc.remoting.signatures import NO_ACCOUNTS, Accounts
 
 __all__ = ["ADMIN_CODES", "DELETES_MAX", "DELETE_WAIT_S", "NameRequests"]
 
@@ -96,6 +97,7 @@ class NameRequests:
         later: calls something after so many seconds.
         admin: who may change something.
         shown: settings that 319 shows; they may be added to.
+        accounts: whose signatures are checked.
     """
 
     def __init__(
@@ -108,6 +110,7 @@ class NameRequests:
         later: Callable[[float, Callable[[], None]], object],
         admin: AdminAccess,
         shown: dict[str, str],
+        accounts: Accounts = NO_ACCOUNTS,
     ) -> None:
         self.registry, self.kv, self.own, self.now, self.later = registry, kv, own, now, later
         self.shown = shown
@@ -141,7 +144,7 @@ class NameRequests:
             RequestCode.QUERY_DATA_VERSION: refuse_broker,
         }
         bounded = {code: unless_unread(handle) for code, handle in reads.items()}
-        self.service = RemotingService(guarded(bounded | others, ADMIN_CODES, admin))
+        self.service = RemotingService(guarded(bounded | others, ADMIN_CODES, admin, accounts))
 
     # Routes
 

@@ -318,13 +318,13 @@ class BrokerLane:
 
     # Asked by the lane
 
-    def find(self, name: str) -> tuple[int, int, dict[int, ConsumeQueue]] | None:
-        """Return how many queues a topic has for sends, whose turn was the last, and those queues that are
-        there by their numbers; None for Python's."""
+    def find(self, name: str) -> tuple[int, int, int, dict[int, ConsumeQueue]] | None:
+        """Return how many queues of a topic sends may name, how many take turns, whose was the last, and the
+        queues that are there, by their numbers; None for Python's."""
         target = self.admission.target(name)
         if target is None or not target.plain or not target.queues:
             return None
-        return target.queues, target.turn, self.store.queues.by_topic.get(name, {})
+        return target.queues, target.queues, target.turn, self.store.queues.by_topic.get(name, {})
 
     def queue(self, name: str, queue_id: int) -> ConsumeQueue:
         """Make a queue that is not there yet."""

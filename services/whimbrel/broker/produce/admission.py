@@ -310,11 +310,8 @@ class Admission:
         elif self.create_context is not None:
             if properties and FALLBACK_PROPERTY in properties:
                 self.context_seen = True
-            elif self.unsampled:
-                self.unsampled -= 1
-            else:
-                self.unsampled = draw_unsampled(self.sampled)
-                text = self.traced(text, self.create_context())
+            elif context := self.sampled_context():
+                text = self.traced(text, context)
         if extras is not None and extras.kind is not MessageType.NORMAL:
             text += special_text(topic, extras)
         if (
@@ -343,6 +340,16 @@ class Admission:
             topic, 0, body, text.encode(), born_ms, born_host, self.store_host, 0, sys_flag, 0, 0, code,
             index_keys,
         )  # fmt: skip
+
+    def sampled_context(self) -> str:
+        """Return a trace context for a message that came without one, if it is sampled; else ""."""
+        if self.create_context is None:
+            return ""
+        if self.unsampled:
+            self.unsampled -= 1
+            return ""
+        self.unsampled = draw_unsampled(self.sampled)
+        return self.create_context()
 
     def traced(self, text: str, context: str) -> str:
         """Return a property text with a context of ours, if it fits."""

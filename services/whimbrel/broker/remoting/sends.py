@@ -74,7 +74,7 @@ from whimbrel.model.properties import (
     UNIQ_KEY,
 )
 from whimbrel.model.topic import GroupConfig, MessageType, TopicConfig
-from whimbrel.model.trace import CONTEXT_PROPERTY
+from whimbrel.model.trace import CONTEXT_PROPERTY, FALLBACK_PROPERTY
 from whimbrel.rpc.remoting.codes import RequestCode
 from whimbrel.rpc.remoting.command import Command
 from whimbrel.rpc.remoting.handlers import Handle, Outcome, Peer, Reply, reply_to_error
@@ -87,7 +87,7 @@ from whimbrel.store.codec import (
 )
 
 if TYPE_CHECKING:
-    from whimbrel.broker.record_traces import RecordTraces
+    from whimbrel.broker.record_traces import Creation, RecordTraces
 
 __all__ = ["REGION", "VERSION_WITH_MAXIMUM", "Sends", "failed"]
 
@@ -103,6 +103,8 @@ BATCH_HEAD = struct.Struct(">iiiii")
 BATCH_MESSAGES_MAX = 65_536  # in 4 MiB there is room for more empty ones
 TIMES: Final = ((TIMER_DELAY_SEC, 1000), (TIMER_DELAY_MS, 1))  # relative ones, with their units in ms
 NUMBER_DIGITS_MAX = 15
+RAW_TRACED: Final = (CONTEXT_PROPERTY.encode(), FALLBACK_PROPERTY.encode())
+TRACED: Final = frozenset((CONTEXT_PROPERTY, FALLBACK_PROPERTY))
 NOT_AT_ONCE: Final = frozenset((TRAN_MSG, DELAY, TIMER_DELIVER_MS, TIMER_DELAY_SEC, TIMER_DELAY_MS))
 
 
@@ -146,7 +148,8 @@ class Sends:
     def store(self, peer: Peer, request: Command, header: SendHeader) -> Outcome:
         """Store what a send brings."""
         admission, properties = self.admission, header.properties
-        began_ns = 0 if self.traces is None else time_ns()
+        traces = self.traces
+        began_ns = 0 if traces is None else time_ns()
         if header.topic.startswith(RETRY_PREFIX):
             properties.pop(RECONSUME_TIME, None)
             properties.pop(MAX_RECONSUME_TIMES, None)
@@ -170,14 +173,19 @@ class Sends:
         appended = admission.appender.append(drafts)
         if detour is not None:
             detour.appended(drafts, appended)
-        if self.traces is not None and any(CONTEXT_PROPERTY.encode() in each.properties for each in drafts):
-            self.traces.appended(drafts, appended, began_ns)
+        created: list[Creation] = []
+        if traces is not None and any(map(has_context, drafts)):
+            created = traces.appended(drafts, appended, began_ns)
         reply = Reply(fields=self.fields(queue_id, appended))
         if not waits:
+            if created and traces is not None:
+                traces.answered(created)
             return reply
         deferred: Deferred[Reply] = Deferred()
 
         def answer(error: WhimbrelError | None) -> None:
+            if created and traces is not None:
+                traces.answered(created, error)
             if error is not None:
                 reply.code, reply.remark = error.remoting, str(error)
             deferred.complete(reply)
@@ -289,6 +297,10 @@ class Sends:
         if unique is None:
             unique = properties[UNIQ_KEY] = uuid4().hex.upper()
         text = properties_text(properties)
+        if self.traces is not None and TRACED.isdisjoint(properties):
+            if context := self.admission.sampled_context():
+                longer = text + f"{CONTEXT_PROPERTY}\x01{context}\x02".encode()
+                text = longer if len(longer) <= PROPERTIES_BYTES_MAX else text
         if len(text) > PROPERTIES_BYTES_MAX:
             raise PropertiesTooLarge(
                 f"the properties have {len(text)} bytes; at most {PROPERTIES_BYTES_MAX} are allowed"
@@ -390,6 +402,11 @@ class Sends:
 def failed(error: WhimbrelError) -> Reply:
     """Return the reply to a send that fails."""
     return replace(reply_to_error(error), fields=REGION)
+
+
+def has_context(draft: RecordDraft) -> bool:
+    """Return whether a message has a trace context."""
+    return any(name in draft.properties for name in RAW_TRACED)
 
 
 def number_of(text: str) -> int:

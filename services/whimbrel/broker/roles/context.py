@@ -32,6 +32,7 @@ from whimbrel.broker.tables.topics import TopicTable
 from whimbrel.machine import Machine
 from whimbrel.probes import Probes
 from whimbrel.rpc.api.calls import Metadata, Outbound
+from whimbrel.rpc.api.secret_files import read_accounts
 from whimbrel.rpc.remoting.handlers import RemotingService
 from whimbrel.rpc.server.handlers import Service
 from whimbrel.rpc.server.limits import RunningServer
@@ -61,6 +62,7 @@ class BrokerContext:
         probes: tell whether the process lives and is ready, for the current role.
         counted: what metrics add up; None where they are off.
         exposition: serves the metrics of the current role, and of later ones at the same address.
+        remoting_accounts: whose signatures are checked.
         remoting_clients: who consumes and produces over the remoting protocol.
         traffic: how many messages come and go.
         started_ms: when this process began, in epoch milliseconds.
@@ -92,6 +94,7 @@ class BrokerContext:
         self.loop = asyncio.get_running_loop()
         self.read_end = ReadEnd(self.loop)
         self.bell, self.machine = bell, machine
+        self.remoting_accounts = read_accounts(options.remoting_accounts, "remoting_accounts")
         self.serve = serve
         self.release_client = release_client
         self.clients = Clients()

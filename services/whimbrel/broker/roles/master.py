@@ -38,6 +38,7 @@ from whimbrel.broker.produce.commit import MajorityCommit
 from whimbrel.broker.produce.confirmed_offset import ConfirmedFile, MajorityConfirmed, MasterConfirmed
 from whimbrel.broker.produce.dead_letters import DeadLetters
 from whimbrel.broker.produce.internal_append import InternalAppender
+from whimbrel.broker.remoting.lane import RemotingSendLane
 from whimbrel.broker.remoting.replies import Replies
 from whimbrel.broker.remoting.send_back import SendBack
 from whimbrel.broker.remoting.sends import Sends as RemotingSends
@@ -62,6 +63,7 @@ from whimbrel.rpc.remoting.handlers import RemotingService
 from whimbrel.rpc.server.forwarder import Forwarder
 from whimbrel.rpc.server.handlers import Service
 from whimbrel.rpc.server.lane_calls import CallLane
+from whimbrel.rpc.server.remoting_lane import RemotingLane
 from whimbrel.store.codec import unpack_host
 from whimbrel.store.locking import is_locked
 from whimbrel.store.master_store import MasterStore
@@ -92,6 +94,7 @@ class MasterRole(Role):
         super().__init__(context, options)
         self.published_ha_address = ""
         self.state: LeaderState | None = None  # of a leader that was elected
+        self.broker_lane: BrokerLane | None = None  # once it serves, with the compiled lane
         self.tables_taken = False  # another member's were newer
         self.clamped = 0  # queues of which leases went beyond the log when this leader began to serve
 
@@ -314,7 +317,7 @@ class MasterRole(Role):
         if not self.machine.lane.active:
             return None
         counted = self.context.counted
-        return BrokerLane(
+        self.broker_lane = BrokerLane(
             self.store.passes,
             self.store,
             self.admission,
@@ -329,6 +332,12 @@ class MasterRole(Role):
             acks_wait_for=None if self.state is None else self.state.leases,
             not_serving=str if self.state is None else self.not_serving,
         )
+        return self.broker_lane
+
+    def request_lane(self) -> RemotingLane | None:
+        """Return what takes plain requests of the remoting protocol, where the compiled lane is active."""
+        lane = self.broker_lane
+        return None if lane is None else RemotingSendLane(lane, self.remoting_messages.sends)
 
     def special_calls(self) -> dict[str, Handle]:
         """Return the handlers of calls about messages that are not plain ones."""

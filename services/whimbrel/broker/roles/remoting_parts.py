@@ -17,7 +17,6 @@ from whimbrel.broker.remoting.runtime import DiskState, RemotingRuntime
 from whimbrel.broker.remoting.topics import RemotingTopics
 from whimbrel.broker.remoting.traffic_samples import TrafficSamples
 from whimbrel.machine import Files
-from whimbrel.rpc.remoting.admin_access import guarded
 from whimbrel.rpc.remoting.codes import RequestCode
 from whimbrel.rpc.remoting.handlers import Handle, Peer
 from whimbrel.store.codec import unpack_host
@@ -27,7 +26,7 @@ from whimbrel.store.retention import DiskUse
 if TYPE_CHECKING:
     from whimbrel.broker.roles.role import Role
 
-__all__ = ["ROUTED_S", "RemotingParts", "make_parts"]
+__all__ = ["CHANGING", "ROUTED_S", "RemotingParts", "make_parts"]
 
 ROUTED_S = 1.0  # how long a nameserver may take to know a new topic, until clients are told anyway
 
@@ -147,14 +146,13 @@ def make_parts(role: "Role") -> RemotingParts:
         RemotingClientCalls(context.remoting_clients, role.store, broker_name=name).handles(),
         runtime.handles(),
     ]
-    access = role.options.remoting_admin
 
     def sweep() -> None:
         clients.sweep()
         locks.sweep()
         samples.sweep()
 
-    return RemotingParts([guarded(part, CHANGING, access) for part in parts], clients.closed, sweep)
+    return RemotingParts(parts, clients.closed, sweep)
 
 
 def disk_state(root: Path, files: Files) -> DiskState:

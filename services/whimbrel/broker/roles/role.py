@@ -48,19 +48,21 @@ from whimbrel.broker.roles.epochs import choose_dialect
 from whimbrel.broker.roles.facts import facts_of
 from whimbrel.broker.roles.offset_exchange import OffsetExchange
 from whimbrel.broker.roles.remoting_messages import RemotingMessages
-from whimbrel.broker.roles.remoting_parts import RemotingParts, make_parts
+from whimbrel.broker.roles.remoting_parts import CHANGING, RemotingParts, make_parts
 from whimbrel.broker.tables.shared_topics import TopicSharing
 from whimbrel.broker.timing.timers import Timers
 from whimbrel.errors import FlushTimeout, NotMaster, ReplicaTimeout
 from whimbrel.metrics import Family
 from whimbrel.model.registration import BrokerFacts, BrokerRole, Member, SharedTopics
 from whimbrel.probes import Condition
+from whimbrel.rpc.remoting.admin_access import guarded
 from whimbrel.rpc.remoting.codes import RequestCode
 from whimbrel.rpc.remoting.command import Command
 from whimbrel.rpc.remoting.handlers import Handle as RemotingHandle
 from whimbrel.rpc.remoting.handlers import Peer, RemotingService
 from whimbrel.rpc.server.handlers import Call, Service
 from whimbrel.rpc.server.lane_calls import CallLane
+from whimbrel.rpc.server.remoting_lane import RemotingLane
 from whimbrel.store.shared_page import SharedPage
 from whimbrel.store.store import MessageStore
 
@@ -434,7 +436,11 @@ class Role(ABC):
         self.pulls = messages.pulls
         parts = self.remoting_parts = make_parts(self)
         handles = [*messages.handles(), *self.special_requests(messages.sends), *parts.handles]
-        return remoting_service(handles, parts.closed)
+        access, accounts = self.options.remoting_admin, context.remoting_accounts
+        service = remoting_service(
+            [guarded(part, CHANGING, access, accounts) for part in handles], parts.closed
+        )
+        return replace(service, lane=self.request_lane())
 
     def special_requests(self, sends: RemotingSends) -> list[dict[int, RemotingHandle]]:
         """Return the handlers of requests of the remoting protocol that only a master serves."""
@@ -479,6 +485,10 @@ class Role(ABC):
 
     def call_lane(self) -> CallLane | None:
         """Return what takes plain calls beside Python; None where nothing does."""
+        return None
+
+    def request_lane(self) -> RemotingLane | None:
+        """Return what takes plain requests of the remoting protocol; None where nothing does."""
         return None
 
     def special_calls(self) -> dict[str, Handle]:

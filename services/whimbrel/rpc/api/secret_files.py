@@ -1,11 +1,12 @@
-"""Certificates, passwords and tokens by which a coordinator is asked: files, read when they are needed."""
+"""Certificates, passwords, tokens and accounts: files, read when they are needed."""
 
 from pathlib import Path
 from typing import Final
 
 from whimbrel.errors import NotReady
+from whimbrel.rpc.remoting.signatures import NO_ACCOUNTS, Accounts, parse_accounts
 
-__all__ = ["FILE_BYTES_MAX", "read_secret"]
+__all__ = ["FILE_BYTES_MAX", "read_accounts", "read_secret"]
 
 FILE_BYTES_MAX: Final = 64 << 10
 
@@ -28,3 +29,17 @@ def read_secret(path: str, setting: str) -> bytes:
     if len(data) > FILE_BYTES_MAX:
         raise NotReady(f"{setting}: {path} has more than {FILE_BYTES_MAX} bytes")
     return data
+
+
+def read_accounts(path: str, setting: str) -> Accounts:
+    """Return the accounts of a file (`rpc/remoting/signatures.py`); none where no file is named.
+
+    Raises:
+        NotReady: it can't be read, or holds something else.
+    """
+    if not path:
+        return NO_ACCOUNTS
+    try:
+        return parse_accounts(read_secret(path, setting).decode())
+    except ValueError as error:  # also what is no UTF-8
+        raise NotReady(f"{setting}: {path}: {error}") from error

@@ -5,6 +5,8 @@
     any         everybody who reaches the port
     none        nobody
 
+Requests that an account has signed may as well, from anywhere but for `none` (`signatures.py`).
+
 RocketMQ 4.9.3 lets anybody who reaches its ports delete topics and change settings. What only reads, sends
 and consumes is not asked about here. Pure.
 """
@@ -16,6 +18,7 @@ from typing import Literal
 from whimbrel.errors import Forbidden
 from whimbrel.rpc.remoting.command import Command
 from whimbrel.rpc.remoting.handlers import Handle, Outcome, Peer
+from whimbrel.rpc.remoting.signatures import NO_ACCOUNTS, Accounts, signed_by
 
 __all__ = ["AdminAccess", "check_admin", "guarded"]
 
@@ -36,7 +39,7 @@ def check_admin(peer: str, access: AdminAccess) -> None:
         return
     allowed = (
         "is only for peers that come over loopback, as to 127.0.0.1 on its machine (remoting_admin is"
-        " loopback; any allows it to all)"
+        " loopback; any allows it to all, and remoting_accounts to those who sign)"
         if access == "loopback"
         else "is switched off (remoting_admin is none; loopback or any allows it)"
     )
@@ -53,22 +56,44 @@ def from_this_machine(peer: str) -> bool:
     return (mapped or address).is_loopback
 
 
-def guarded(handles: Mapping[int, Handle], codes: Collection[int], access: AdminAccess) -> dict[int, Handle]:
+def guarded(
+    handles: Mapping[int, Handle],
+    codes: Collection[int],
+    access: AdminAccess,
+    accounts: Accounts = NO_ACCOUNTS,
+) -> dict[int, Handle]:
     """Return handlers of which those of certain codes refuse peers that may not change the server's state.
 
     Args:
         handles: by code.
         codes: that change the state; those of `handles` count.
         access: the setting.
+        accounts: whose signatures are checked, where a request names one.
     """
-    return {code: admin_only(handle, access) if code in codes else handle for code, handle in handles.items()}
+    return {
+        code: admin_only(handle, access, accounts) if code in codes else checking_signatures(handle, accounts)
+        for code, handle in handles.items()
+    }
 
 
-def admin_only(handle: Handle, access: AdminAccess) -> Handle:
+def admin_only(handle: Handle, access: AdminAccess, accounts: Accounts) -> Handle:
     """Return a handler that checks who asks, and then does what `handle` does."""
 
     def checked(peer: Peer, request: Command) -> Outcome:
-        check_admin(peer.peer, access)
+        if not signed_by(request, accounts) or access == "none":
+            check_admin(peer.peer, access)
+        return handle(peer, request)
+
+    return checked
+
+
+def checking_signatures(handle: Handle, accounts: Accounts) -> Handle:
+    """Return a handler that refuses wrong signatures of accounts; the same one where there are none."""
+    if not accounts:
+        return handle
+
+    def checked(peer: Peer, request: Command) -> Outcome:
+        signed_by(request, accounts)
         return handle(peer, request)
 
     return checked

@@ -12,7 +12,7 @@ at most one frame that is not whole.
 """
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Final
 
 from whimbrel.rpc.remoting.binary_header import decode_binary
@@ -61,9 +61,14 @@ def decode_frame(frame: bytes) -> Command:
 
 
 class FrameReader:
-    """Cuts what a peer sends into commands."""
+    """Cuts what a peer sends into commands.
 
-    def __init__(self) -> None:
+    Attributes:
+        decode: makes a command of a whole frame; raises RemotingError.
+    """
+
+    def __init__(self, decode: Callable[[bytes], Command] = decode_frame) -> None:
+        self.decode = decode
         self.partial = bytearray()  # a frame that is not whole yet
         self.wanted = LENGTH_BYTES  # bytes of it, before anything can be said of it again
 
@@ -78,13 +83,27 @@ class FrameReader:
         Raises:
             RemotingError: the bytes are no frames; the reader is of no use any more.
         """
-        if self.partial:
-            self.partial += data
-            if len(self.partial) < self.wanted:
-                return
-            data = bytes(self.partial)
-            self.partial.clear()
-        at, end, self.wanted = 0, len(data), LENGTH_BYTES
+        return self.commands(self.joined(data))
+
+    def joined(self, data: bytes) -> bytes:
+        """Return bytes from the begin of a frame on, the latest of them; none while more are needed."""
+        partial = self.partial
+        if not partial:
+            return data
+        partial += data
+        if len(partial) < self.wanted:
+            return b""
+        data = bytes(partial)
+        partial.clear()
+        return data
+
+    def commands(self, data: bytes) -> Iterator[Command]:
+        """Yield the commands of what `joined` has returned, or of a part that begins with a frame; as `feed`.
+
+        Raises:
+            RemotingError: the bytes are no frames.
+        """
+        at, end = 0, len(data)
         while end - at >= LENGTH_BYTES:
             (length,) = LENGTH.unpack_from(data, at)
             if not LENGTH_BYTES <= length <= FRAME_BYTES_MAX - LENGTH_BYTES:
@@ -93,9 +112,14 @@ class FrameReader:
                 )
             stop = at + LENGTH_BYTES + length
             if stop > end:
-                self.wanted = LENGTH_BYTES + length
-                break
-            yield decode_frame(data[at:stop])
+                self.keep(data[at:], LENGTH_BYTES + length)
+                return
+            yield self.decode(data[at:stop])
             at = stop
         if at < end:
-            self.partial += data[at:]
+            self.keep(data[at:], LENGTH_BYTES)
+
+    def keep(self, data: bytes | memoryview, wanted: int) -> None:
+        """Keep the begin of a frame, of which so many bytes are needed to go on."""
+        self.partial += data
+        self.wanted = wanted

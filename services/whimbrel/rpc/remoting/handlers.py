@@ -14,12 +14,15 @@ The server may send requests as well: `Peer.push` for those that nobody answers,
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol, TypeAlias
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from whimbrel.deferred import Deferred
 from whimbrel.errors import WhimbrelError
 from whimbrel.rpc.remoting.codes import ResponseCode
 from whimbrel.rpc.remoting.command import NO_FIELDS, Command
+
+if TYPE_CHECKING:
+    from whimbrel.rpc.server.remoting_lane import RemotingLane
 
 __all__ = ["Handle", "Outcome", "Peer", "RemotingService", "Reply", "reply_to_error"]
 
@@ -87,10 +90,12 @@ class RemotingService:
     Attributes:
         handles: by the code of the request.
         closed: called when a connection has ended, after its last request.
+        lane: takes plain requests beside the handlers; None where nothing does.
     """
 
     handles: Mapping[int, Handle]
     closed: Callable[[Peer], None] = nobody
+    lane: "RemotingLane | None" = None
 
 
 def reply_to_error(error: WhimbrelError) -> Reply:

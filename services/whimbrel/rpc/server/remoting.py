@@ -4,6 +4,8 @@
                                            └──(responses to requests of ours)──► whoever asked
     Deferred completed (flush, replica, held pull) ──► flush of its connection ──► once a tick
 
+Where the compiled lane is active it does plain sends, and what it leaves goes this way (`remoting_lane.py`).
+
 It is the sibling of `connection.py`, and its server treats both alike (`native.py`): one budget of memory,
 one count of connections, one timer. All replies to the requests of a read leave in one write; several buffers
 go to the transport as they are, so that records which were read from the log are not copied once more.
@@ -31,13 +33,15 @@ from whimbrel.errors import ConnectionClosed, RequestTimeout, Throttled, Whimbre
 from whimbrel.rpc.remoting.codes import ResponseCode
 from whimbrel.rpc.remoting.command import INT_MAX, ONEWAY, RESPONSE, Command
 from whimbrel.rpc.remoting.errors import RemotingError
-from whimbrel.rpc.remoting.frames import FrameReader, encode_frame, head_of
+from whimbrel.rpc.remoting.frames import FrameReader, decode_frame, encode_frame, head_of
 from whimbrel.rpc.remoting.handlers import Reply, reply_to_error
 from whimbrel.rpc.remoting.json_header import encode_response
 from whimbrel.rpc.server.admission import Place
 from whimbrel.rpc.server.budget import ConnectionBudget
 from whimbrel.rpc.server.connection import COUNT_BYTES, UNSENT_LIMIT, WRITE_BYTES_HIGH
+from whimbrel.rpc.server.lane_calls import LaneFault
 from whimbrel.rpc.server.protocol_detection import HANDSHAKE_S, host_and_port
+from whimbrel.rpc.server.remoting_lane import LaneRequests
 
 if TYPE_CHECKING:
     from whimbrel.rpc.server.native import NativeServer
@@ -67,6 +71,7 @@ class RemotingConnection(asyncio.Protocol):
         waiting: replies that are to come.
         asked: requests of ours by their numbers, with the timers of those who wait.
         calls: that the current read has brought.
+        lane: the compiled lane's part; None without one.
     """
 
     def __init__(self, server: "NativeServer", connected_at: float, place: Place | None = None) -> None:
@@ -82,6 +87,7 @@ class RemotingConnection(asyncio.Protocol):
         self.paused = self.receiving = self.flush_scheduled = self.spoken = self.ended = False
         self.budget = ConnectionBudget()
         self.uncounted = self.calls = 0
+        self.lane: LaneRequests | None = None
 
     # Called by the transport
 
@@ -94,6 +100,7 @@ class RemotingConnection(asyncio.Protocol):
         if UNSENT_LIMIT is not None:
             transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, UNSENT_LIMIT, WRITE_BYTES_HIGH)
         self.server.connections[self] = None
+        self.set_lane()
 
     def data_received(self, data: bytes) -> None:
         """Handle the requests of a read, and write their replies at once."""
@@ -115,7 +122,22 @@ class RemotingConnection(asyncio.Protocol):
             return
         self.receiving = True
         try:
-            for command in self.reader.feed(data):
+            data = self.reader.joined(data)
+            if data and self.lane is not None:
+                self.lane.receive(data)
+            elif data:
+                self.take_frames(data)
+        except LaneFault as fault:
+            logger.error("%s: its requests can't be answered", self.peer, exc_info=fault)
+            self.close()
+        finally:
+            self.receiving = False
+        self.flush()
+
+    def take_frames(self, data: bytes) -> bool:
+        """Handle the frames of bytes that begin with one; return False where they are none."""
+        try:
+            for command in self.reader.commands(data):
                 self.spoken = True
                 self.calls += 1
                 if command.flag & RESPONSE:
@@ -127,15 +149,16 @@ class RemotingConnection(asyncio.Protocol):
                 self.peer, f"closed, since it sent no frame of the remoting protocol: {error}", self.active_at
             )
             self.close()
-        finally:
-            self.receiving = False
-        self.flush()
+            return False
+        return True
 
     def connection_lost(self, error: Exception | None) -> None:
         """Drop what waits, and tell the service."""
         self.ended = True
         self.server.connections.pop(self, None)
         self.out.clear()
+        if self.lane is not None:
+            self.lane.abandon()
         waiting, self.waiting = self.waiting, {}
         for deferred in waiting:
             deferred.cancel()
@@ -324,7 +347,7 @@ class RemotingConnection(asyncio.Protocol):
 
     def held_bytes(self) -> int:
         """Return about how many bytes this connection holds in memory for its peer."""
-        return self.reader.held + self.unread + len(self.waiting) * REQUEST_BYTES
+        return self.reader.held + self.unread + self.open_calls * REQUEST_BYTES
 
     def count_held(self) -> None:
         """Count what this connection holds in the budget of the process."""
@@ -350,10 +373,16 @@ class RemotingConnection(asyncio.Protocol):
     @property
     def open_calls(self) -> int:
         """How many requests wait for their replies."""
-        return len(self.waiting)
+        return len(self.waiting) + (0 if self.lane is None else self.lane.parked)
 
     def set_lane(self) -> None:
-        """Do nothing: requests are Python's."""
+        """Have the lane of what is served, if there is one, take plain sends from now on."""
+        if self.lane is not None:
+            self.lane.leave()
+        service = self.server.remoting
+        found = None if service is None else service.lane
+        self.lane = None if found is None else LaneRequests(self, found)
+        self.reader.decode = decode_frame if found is None else found.command
 
     def drain(self) -> None:
         """Take no requests any more; the server stops."""
@@ -362,7 +391,7 @@ class RemotingConnection(asyncio.Protocol):
 
     def check_timeouts(self, now: float) -> None:
         """Close a connection that is idle, or whose first request has not come in time."""
-        if self.uncounted or self.waiting or self.reader.held:
+        if self.uncounted or self.open_calls or self.reader.held:
             self.count_held()
         if not self.spoken and now - self.connected_at > HANDSHAKE_S:
             self.transport.abort()

@@ -1,0 +1,216 @@
+"""Plain sends of the remoting protocol by the compiled lane: the side of `rpc/server/remoting_lane.py` here.
+
+    bytes of a read ──► RemoteSends.take ──► plan: records, entries, keys, answers     nothing is written
+    plan            ──► MasterStore.append_packed ──► make_visible ──► tick            or dropped, for Python
+    answers         ──► sent at once, or parked until the log is durable
+
+It shares with the sends by gRPC (`api/broker_lane.py`) what a pass must know of the log, when there is none,
+and what is parked: answers of both stand in the order of the log. What is plain is decided by `remote.rs` in
+`native/core`; what it must know of topics it asks (`find`), once a pass for each.
+
+With tracing on, messages with a trace context are Python's, and those that are sampled; both count down
+`Admission.unsampled`.
+"""
+
+import time
+from collections.abc import Sequence
+from typing import Any, Final
+
+from whimbrel.broker.api.broker_lane import BrokerLane
+from whimbrel.broker.produce.admission import SendTarget, born_host_of
+from whimbrel.broker.remoting.sends import (
+    BATCH_MESSAGES_MAX,
+    NOT_AT_ONCE,
+    NOT_SENT_TO,
+    RAW_TRACED,
+    REGION,
+    Sends,
+)
+from whimbrel.deferred import Deferred
+from whimbrel.errors import WhimbrelError
+from whimbrel.model.limits import BODY_BYTES_MAX, TIME_MS_MAX
+from whimbrel.model.names import RETRY_PREFIX, SYSTEM_TOPIC_PREFIX
+from whimbrel.rpc.remoting.codes import ResponseCode
+from whimbrel.rpc.remoting.command import NO_FIELDS, Command
+from whimbrel.rpc.remoting.frames import FRAME_BYTES_MAX, HEADER_BYTES_MAX, decode_frame
+from whimbrel.rpc.remoting.handlers import Reply
+from whimbrel.rpc.remoting.json_header import encode_response, language_of
+from whimbrel.rpc.server.lane_calls import LaneFault
+from whimbrel.rpc.server.remoting_lane import LaneRequests, RemotingAnswers, TakenFrames
+from whimbrel.store.codec import PROPERTIES_BYTES_MAX
+from whimbrel.store.consumequeue import ConsumeQueue
+
+__all__ = ["RemotingSendLane"]
+
+LIMITS: Final = (FRAME_BYTES_MAX, HEADER_BYTES_MAX)
+
+
+class RemotingSendLane:
+    """Takes plain sends of the remoting protocol; on the loop's thread.
+
+    Attributes:
+        calls: that the lane has done since the start.
+        found: what sends to the topics of this pass need to know.
+    """
+
+    def __init__(self, lane: BrokerLane, sends: Sends) -> None:
+        """Take what sends by gRPC have, and the handler of what is not plain."""
+        self.lane, self.sends = lane, sends
+        self.passes, self.store, self.admission = lane.passes, lane.store, lane.admission
+        self.policy: Any = None
+        self.policy_of: tuple[bytes, bool] | None = None
+        self.found: dict[str, SendTarget] = {}
+        self.calls = 0
+
+    # For `LaneRequests`
+
+    @property
+    def active(self) -> bool:
+        """Whether the lane takes requests."""
+        return self.passes.lane.active
+
+    def command(self, frame: bytes) -> Command:
+        """Return the command of a whole frame.
+
+        Raises:
+            RemotingError: it is none.
+        """
+        native = self.passes.lane.native
+        found = None if native is None else self.passes.run(native.decoded, frame, LIMITS)
+        if found is None:
+            return decode_frame(frame)
+        code, opaque, fields, body, flag, language, version, remark = found
+        if language != "JAVA":
+            language = language_of(language)
+        return Command(
+            code, opaque, NO_FIELDS if fields is None else fields, body, flag, language, version, remark
+        )
+
+    def take(self, reads: Sequence[tuple[LaneRequests, bytes]]) -> list[TakenFrames] | None:
+        """Do the plain sends at the begin of each read; see `RemotingLane.take`.
+
+        Raises:
+            LaneFault: it has panicked, and nothing was done.
+        """
+        lane = self.passes.lane
+        log, now_ms = self.lane.log_end()
+        if log is None:
+            return None
+        began, failures = time.perf_counter(), lane.failures
+        self.found.clear()
+        taken: list[TakenFrames] = []
+        wanted = [(data, born_host_of(each.peer)) for each, data in reads]
+        plan = self.passes.run(self.current_policy().take, wanted, log, self, taken)
+        if lane.failures != failures:
+            raise LaneFault(len(taken), lane.why)
+        if plan is None:
+            return taken
+        records, runs, keys, topics, messages = plan
+        if not self.store.append_packed(records, runs, keys, messages, now_ms):
+            return None
+        self.appended(topics, messages)
+        self.store.make_visible(runs)
+        self.lane.appender.note_appended()
+        codes = [code for one in taken for code in one[3]]
+        count = sum(number for _, number in codes)
+        self.calls += count
+        if log[4] is None:
+            self.tell(codes, (time.perf_counter() - began) / count, deferred=False)
+        return taken
+
+    def appended(self, topics: Sequence[tuple[str, int, list[int], int]], messages: int) -> None:
+        """Take note of what a pass has appended."""
+        for name, turn, counts, size in topics:
+            self.found[name].turn = turn
+            if self.lane.on_appended is not None:
+                self.lane.on_appended(name, counts, size)
+        if self.sends.traces is not None and self.admission.create_context is not None:
+            self.admission.unsampled -= messages
+        self.passes.lane.messages += messages
+
+    def tell(self, codes: Sequence[tuple[int, int]], seconds: float, *, deferred: bool) -> None:
+        """Count requests that took so long each."""
+        on_calls = self.lane.on_calls
+        if on_calls is not None:
+            for code, count in codes:
+                on_calls(code, ResponseCode.SUCCESS, deferred, seconds, count)
+
+    def current_policy(self) -> Any:
+        """Return the compiled policy, made anew where what it is made of has changed."""
+        made_of = self.admission.store_host, self.sends.traces is not None
+        if self.policy is None or self.policy_of != made_of:
+            assert self.lane.native is not None
+            self.policy_of = made_of
+            self.policy = self.lane.native.RemoteSends(
+                frame_max=FRAME_BYTES_MAX,
+                header_max=HEADER_BYTES_MAX,
+                cluster=self.sends.cluster,
+                store_host=made_of[0],
+                special=sorted(NOT_AT_ONCE),
+                traced=list(RAW_TRACED) if made_of[1] else [],
+                body_max=BODY_BYTES_MAX,
+                text_max=PROPERTIES_BYTES_MAX,
+                time_max_ms=TIME_MS_MAX,
+                messages_max=BATCH_MESSAGES_MAX,
+                answer=answer_parts(),
+                indexed=self.store.options.index_enabled,
+                size_bounds=self.lane.size_bounds,
+            )
+        return self.policy
+
+    # Asked by the lane
+
+    def find(self, name: str) -> tuple[int, int, int, dict[int, ConsumeQueue]] | None:
+        """Return how many queues of a topic sends may name, how many take turns, whose was the last, and the
+        queues that are there, by their numbers; None for Python's."""
+        topic = self.sends.topics.rows.get(name)
+        if topic is None or topic.drained or topic.answer_copies is not None:
+            return None
+        if name in NOT_SENT_TO or name.startswith((RETRY_PREFIX, SYSTEM_TOPIC_PREFIX)):
+            return None
+        target = self.found[name] = self.admission.target_of(topic.name, topic)
+        queues = max(topic.write_queues, topic.read_queues)
+        return queues, topic.write_queues, target.turn, self.store.queues.by_topic.get(name, {})
+
+    def queue(self, name: str, queue_id: int) -> ConsumeQueue:
+        """Make a queue that is not there yet."""
+        return self.store.queues.get_or_create(name, queue_id)
+
+    # Parked answers
+
+    def park(self, requests: LaneRequests, answers: RemotingAnswers) -> None:
+        """Keep answers until their records are durable."""
+        self.lane.sends_parked.add(requests, answers)
+
+    def take_back(self, requests: LaneRequests) -> list[tuple[str, float, Any]]:
+        """Return the parked answers of a connection."""
+        return self.lane.sends_parked.take_back(requests)
+
+    def wait(self, answer: bytes, end: int, parked_at: float) -> Deferred[Reply]:
+        """Have Python wait for an answer that was parked; an empty one is of a request that has none."""
+        reply = Reply(fields=decode_frame(answer).fields) if answer else Reply()
+        deferred: Deferred[Reply] = Deferred()
+
+        def settled(error: WhimbrelError | None) -> None:
+            if error is not None:
+                reply.code, reply.remark = error.remoting, str(error)
+            deferred.complete(reply)
+
+        self.lane.appender.wait(end, parked_at, settled)
+        return deferred
+
+    def count(self, codes: Sequence[tuple[int, int]], seconds: float) -> None:
+        """Count requests whose parked answers have left."""
+        self.tell(codes, seconds, deferred=True)
+
+
+def answer_parts() -> list[bytes]:
+    """Return the header of an answer: before, between and behind ids, queue, offset and opaque number."""
+    opaque = 1_234_567_890
+    fields = {"msgId": "IDS", "queueId": "QUEUE", "queueOffset": "PLACE", **REGION}
+    rest = encode_response(ResponseCode.SUCCESS, opaque, fields, None)
+    parts = []
+    for mark in (b"IDS", b"QUEUE", b"PLACE", str(opaque).encode()):
+        part, _, rest = rest.partition(mark)
+        parts.append(part)
+    return [*parts, rest]

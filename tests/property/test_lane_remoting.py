@@ -1,0 +1,162 @@
+"""Sends by the remoting protocol go the same way by Python and by the lane: generated ones, also damaged."""
+
+import json
+import random
+import socket
+import struct
+import uuid
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lanepair import SEED, play_all, run
+from laneremoting import ODD, STYLES, TwoRemote, hostile, odd, plain
+from lanetraffic import cuts
+from whimbrel.broker.produce import admission
+from whimbrel.broker.remoting import sends
+
+REQUESTS = 3_000  # of each part, at least, in a round
+RECORDED = Path(__file__).parents[1] / "unit/rpc/remoting/recorded.jsonl"
+ANSWERED: dict[str, dict[str, bool]] = {
+    "at once": {},
+    "parked": {"waits": True},
+    "by majority": {"waits": True, "majority": True},
+}
+CLASSES: dict[str, dict[str, Any]] = {
+    "1 KiB": {"batch": False, "size": 1024},
+    "20 KB": {"batch": False, "size": 20_000},
+    "no body": {"batch": False, "size": 0},
+    "batches": {"batch": True},
+}
+
+
+@pytest.fixture(autouse=True)
+def same_ids(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have messages that come without an id get the same one on both sides."""
+    monkeypatch.setattr(sends, "uuid4", lambda: uuid.UUID(int=7))
+    monkeypatch.setattr(admission, "draw_unsampled", lambda ratio: 5)
+
+
+@pytest.mark.parametrize("when", ANSWERED)
+@pytest.mark.parametrize("style", STYLES)
+@pytest.mark.parametrize("kind", CLASSES)
+def test_the_lane_does_nearly_all_of_what_is_plain(
+    tmp_path: Path, stub: socket.socket, kind: str, style: str, when: str
+) -> None:
+    def body() -> None:
+        rng, two = random.Random(SEED), TwoRemote(tmp_path, stub, **ANSWERED[when])
+        two.feed(plain(rng, 0, style))  # Python makes the first log file
+        for number in range(1, 41):
+            two.feed(plain(rng, number, style, **CLASSES[kind]))
+        two.settle()
+        two.check()
+        assert two.calls >= 0.99 * 40, f"{two.calls} of 40 requests by the lane"
+        two.close()
+
+    run(body)
+
+
+@pytest.mark.parametrize("kind", ODD)
+def test_what_is_odd_is_answered_the_same(tmp_path: Path, stub: socket.socket, kind: str) -> None:
+    def body() -> None:
+        rng, two = (
+            random.Random(SEED),
+            TwoRemote(tmp_path, stub, waits=kind == "wait", traced=kind == "context"),
+        )
+        two.feed(plain(rng, 0))
+        for number in range(1, 13):
+            two.feed(odd(rng, 2 * number, kind))
+            two.feed(plain(rng, 2 * number + 1))
+            two.settle()
+            two.check()
+            if two.connections[0][1].closing:
+                two.connect_anew()
+        two.close()
+
+    run(body)
+
+
+@pytest.mark.parametrize("part", range(2))
+def test_generated_connections_are_answered_the_same(tmp_path: Path, stub: socket.socket, part: int) -> None:
+    play_all(tmp_path, part, REQUESTS, lambda work, rng: generated(work, stub, rng))
+
+
+def generated(work: Path, stub: socket.socket, rng: random.Random) -> int:
+    """Play some generated connections; return how many requests they have made."""
+    waits = rng.random() < 0.4
+    two = TwoRemote(work, stub, waits=waits, majority=waits and rng.random() < 0.5, traced=rng.random() < 0.2)
+    count = 0
+    for _ in range(6):
+        odd_share = rng.choice([0.0, 0.05, 0.3])
+        for _ in range(rng.randrange(1, 25)):
+            some = []
+            for _ in range(rng.choice([1, 1, 3, 12])):
+                count += 1
+                kinds = [kind for kind in ODD if kind != "long body" or rng.random() < 0.1]
+                is_odd = rng.random() < odd_share
+                some.append(odd(rng, count, rng.choice(kinds)) if is_odd else plain(rng, count))
+            for one in cuts(rng, b"".join(some)):
+                two.feed(one)
+            if waits and rng.random() < 0.3:
+                two.settle()
+        if rng.random() < 0.3:
+            two.feed(plain(rng, count) + hostile(rng) + plain(rng, count + 1))
+        two.settle()
+        two.check()
+        two.connect_anew()
+    two.close()
+    return count
+
+
+def test_a_connection_cut_at_every_byte_is_answered_the_same(tmp_path: Path, stub: socket.socket) -> None:
+    rng = random.Random(SEED)
+    data = plain(rng, 1, batch=False, size=9) + odd(rng, 2, "code") + plain(rng, 3, batch=True)
+
+    def body() -> None:
+        two = TwoRemote(tmp_path, stub)
+        two.feed(data)
+        for at in range(1, len(data)):
+            two.connect_anew()
+            two.feed(data[:at])
+            two.feed(data[at:])
+            if at % 16 == 0:
+                two.check()
+        two.check()
+        two.close()
+
+    run(body)
+
+
+def test_what_real_clients_sent_is_stored_the_same(tmp_path: Path, stub: socket.socket) -> None:
+    def body() -> None:
+        two = TwoRemote(tmp_path, stub)
+        two.feed(plain(random.Random(SEED), 0))
+        sent = 0
+        for number, line in enumerate(RECORDED.read_text().splitlines(), 1):
+            recorded = json.loads(line)
+            frame = recorded_frame(recorded, number)
+            if frame is not None:
+                two.feed(frame)
+                sent += 1
+        two.check()
+        assert sent >= 10
+        two.close()
+
+    run(body)
+
+
+def recorded_frame(recorded: dict[str, Any], opaque: int) -> bytes | None:
+    """Return a recorded send to a topic that is here; None for what is none."""
+    if recorded["d"] != ">" or recorded.get("code") not in (10, 310, 320):
+        return None
+    fields = recorded["ext"] | ({"topic": "one"} if recorded["code"] == 10 else {"b": "one", "e": "0"})
+    header = json.dumps(
+        {
+            "code": recorded["code"], "extFields": fields, "flag": recorded["flag"],
+            "language": recorded["lang"], "opaque": opaque, "version": recorded["ver"],
+        },
+        separators=(",", ":"),
+    ).encode()  # fmt: skip
+    body: bytes = recorded.get("body", "").encode("latin-1", "replace")
+    return struct.pack(">II", 4 + len(header) + len(body), len(header)) + header + body
