@@ -12,9 +12,11 @@ prints the names of its scenarios. An outcome has nothing that differs between t
 client-go v2; `cpp` is librocketmq, by the wheel `rocketmq` in an environment of its own.
 """
 
+import contextlib
 import functools
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -148,7 +150,10 @@ def outcomes(
         try:
             child.wait(timeout_s)
         except subprocess.TimeoutExpired:
-            child.kill()
+            pass
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(child.pid, signal.SIGKILL)  # it, and what it started
             child.wait()
     found = {}
     for line in (root / "out.log").read_text(encoding="utf-8", errors="replace").splitlines():

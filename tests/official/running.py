@@ -98,6 +98,7 @@ def run(
     for name in names:
         left.put(name)
     done: queue.SimpleQueue[Outcome | None] = queue.SimpleQueue()
+    machines: list[Machine] = []
 
     def work(number: int) -> None:
         with contextlib.ExitStack() as stack:
@@ -106,13 +107,20 @@ def run(
             while (name := next_of(left)) is not None:
                 if machine is None or not machine.alive:
                     machine = Machine(name_server, root / str(number))
+                    machines.append(machine)
                     stack.callback(machine.kill)
                 done.put(machine.run(name, deadline_s))
 
     with ThreadPoolExecutor(jobs) as workers:
         running = [workers.submit(work, number) for number in range(jobs)]
-        for _ in range(jobs):
-            yield from iter(done.get, None)
+        try:
+            for _ in range(jobs):
+                yield from iter(done.get, None)
+        finally:  # the caller may have had enough
+            while next_of(left) is not None:
+                pass
+            for machine in machines:
+                machine.child.kill()
         for each in running:
             each.result()
 
