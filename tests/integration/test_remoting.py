@@ -14,9 +14,11 @@ import pytest
 from electionkit import ElectedGroup
 from integration.test_broker_cluster import Peer
 from processes import Cluster, lone_broker, until
-from remotingkit import messages_in
+from remotingkit import messages_in, send_fields
 from remotingwire import Wire, heartbeat, pull_fields
 from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as v2
+from whimbrel.rpc.remoting.command import Command
+from whimbrel.rpc.remoting.signatures import signature_of
 
 pytestmark = pytest.mark.process
 
@@ -278,3 +280,26 @@ def test_a_new_leader_has_what_was_answered_by_the_old_one(tmp_path: Path) -> No
             assert set(bodies) >= {b"last", *(b"%d" % number for number in range(20))}
         with Wire(group.endpoint) as names:
             assert f'0:"{successor.broker.grpc}"' in names.call(105, {"topic": "kept"}).body.decode()
+
+
+@pytest.mark.parametrize("lane", ["auto", "off"])
+def test_requests_are_signed_by_an_account_or_name_none(tmp_path: Path, lane: str) -> None:
+    file = tmp_path / "accounts"
+    file.write_text("tool secret7\n")
+    settings = {
+        "remoting_admin": "none",
+        "auto_create_topics": True,
+        "auto_create_groups": True,
+        "lane": lane,
+    }
+    with lone_broker(tmp_path, index_entries=2000, remoting_accounts=file, **settings) as broker:
+        with Wire(broker.grpc) as wire:
+            wire.send("T", b"first", e=0)
+            assert wire.send("T", b"x", e=0, AccessKey="unknown", Signature="x").code == 0
+            wrong = wire.send("T", b"x", e=0, AccessKey="tool", Signature="x")
+            assert wrong.code == 1 and "tool" in (wrong.remark or "")
+            fields = {name: str(value) for name, value in send_fields("T", e=0, AccessKey="tool").items()}
+            signature = signature_of(Command(310, 1, fields, b"x"), b"secret7")
+            assert wire.call(310, fields | {"Signature": signature}, b"x").code == 0
+            assert len(wire.messages("T")) == 3
+            assert wire.call(215, {"topic": "T"}).code == 16
