@@ -27,7 +27,13 @@ from typing import Any, cast
 
 from whimbrel.broker.consume.filters import TagFilter, compile_filter
 from whimbrel.broker.remoting.group_creation import GroupCreation
-from whimbrel.broker.remoting.heartbeats import SQL, TAG, read_heartbeat, read_subscription
+from whimbrel.broker.remoting.heartbeats import (
+    HEARTBEAT_BYTES_MAX,
+    SQL,
+    TAG,
+    read_heartbeat,
+    read_subscription,
+)
 from whimbrel.broker.tables.groups import GroupTable
 from whimbrel.broker.tables.remoting_clients import (
     Consumes,
@@ -195,6 +201,8 @@ class RemotingClientService:
 
     def check_config(self, peer: Peer, request: Command) -> Reply:
         """Tell whether an expression compiles; that of tags is not looked at, as in RocketMQ."""
+        if len(request.body) > HEARTBEAT_BYTES_MAX:
+            raise BadRequest(f"the configuration has {len(request.body)} bytes")
         found = load_body(request.body, "the configuration").get("subscriptionData")
         if found is None:
             return Reply()
