@@ -50,9 +50,10 @@ from whimbrel.rpc.remoting.fastjson import dump_body, load_body
 from whimbrel.rpc.remoting.handlers import Handle, Peer, Reply
 from whimbrel.store.codec import java_hash
 
-__all__ = ["TELL_S", "RemotingClientService"]
+__all__ = ["TELL_S", "RemotingClientService", "subscription_data"]
 
 TELL_S = 0.1  # between two rounds of 40
+SWEEP_S = 10.0  # between two looks for silent members, as in RocketMQ
 NOTIFY_FIELD = "notifyConsumerIdsChangedEnable"  # of a group's configuration
 
 logger = logging.getLogger(__name__)
@@ -88,6 +89,7 @@ class RemotingClientService:
         self.later, self.once_routed = later, once_routed
         self.to_tell: dict[str, None] = {}  # groups whose members have changed
         self.telling = False  # a round is due, or the time between two is not over
+        self.sweep_at = 0.0  # when silent members are looked for again
 
     def handles(self) -> dict[int, Handle]:
         """Return the handlers by code."""
@@ -155,8 +157,12 @@ class RemotingClientService:
             self.tell(group)
 
     def sweep(self) -> None:
-        """Forget members that are silent, and end their connections."""
-        told, gone = self.clients.expire(self.clock())
+        """Forget members that are silent, and end their connections, each `SWEEP_S`."""
+        now = self.clock()
+        if now < self.sweep_at:
+            return
+        self.sweep_at = now + SWEEP_S
+        told, gone = self.clients.expire(now)
         for group in told:
             self.tell(group)
         for peer in gone:
