@@ -28,7 +28,7 @@ from whimbrel.rpc.remoting.frames import HEAD
 from whimbrel.rpc.remoting.handlers import RemotingService
 from whimbrel.rpc.server.remoting import RemotingConnection
 
-__all__ = ["ODD", "STYLES", "RemoteSide", "TwoRemote", "hostile", "odd", "plain"]
+__all__ = ["ODD", "STYLES", "RemoteSide", "TwoRemote", "framed", "hostile", "odd", "plain", "written"]
 
 STYLES = ("java", "java 5", "go", "spaced")
 TEXTS = (

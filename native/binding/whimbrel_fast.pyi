@@ -387,6 +387,29 @@ class BulkPlan:
             reads: what was read for each of `spans`.
         """
 
+    def pieces(self, reads: list[bytes]) -> list[tuple[int, int, int]] | None:
+        """Return where the records are in what was read: number of a read, begin, end; else as `cut`."""
+
+def plan_pull(
+    packed: bytes,
+    bounds: tuple[int, int, int],
+    codes: frozenset[int] | None,
+    room: int,
+    most: tuple[int, int],
+    log_begin: int,
+) -> tuple[int, int, int, int | None, list[tuple[int, int]], BulkPlan] | None:
+    """Plan a pull over packed entries; None: one of them tells of no record.
+
+    Args:
+        bounds: file_size, gap_max, span_max as of `BulkPlan`; codes, room: likewise; the first record may be
+            larger than the room.
+        most: records of the pull, and bytes of a record.
+        log_begin: records below it are gone.
+
+    Returns:
+        Entries that are done, records, their bytes, where the last one stands, the plan's spans, the plan.
+    """
+
 def entries(data: bytes, base: int) -> tuple[int, bool, int, list[tuple[bytes, int, int, bytes]]]:
     """Make the queue entries of the plain records at the begin of a piece of the log.
 

@@ -14,9 +14,11 @@ import pytest
 from electionkit import ElectedGroup
 from integration.test_broker_cluster import Peer
 from processes import Cluster, lone_broker, until
-from remotingkit import messages_in
+from remotingkit import messages_in, send_fields
 from remotingwire import Wire, heartbeat, pull_fields
 from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as v2
+from whimbrel.rpc.remoting.command import Command
+from whimbrel.rpc.remoting.signatures import signature_of
 
 pytestmark = pytest.mark.process
 
@@ -278,3 +280,48 @@ def test_a_new_leader_has_what_was_answered_by_the_old_one(tmp_path: Path) -> No
             assert set(bodies) >= {b"last", *(b"%d" % number for number in range(20))}
         with Wire(group.endpoint) as names:
             assert f'0:"{successor.broker.grpc}"' in names.call(105, {"topic": "kept"}).body.decode()
+
+
+@pytest.mark.parametrize("lane", ["auto", "off"])
+def test_requests_are_signed_by_an_account_or_name_none(tmp_path: Path, lane: str) -> None:
+    file = tmp_path / "accounts"
+    file.write_text("tool secret7\n")
+    settings = {
+        "remoting_admin": "none",
+        "auto_create_topics": True,
+        "auto_create_groups": True,
+        "lane": lane,
+    }
+    with lone_broker(tmp_path, index_entries=2000, remoting_accounts=file, **settings) as broker:
+        with Wire(broker.grpc) as wire:
+            wire.send("T", b"first", e=0)
+            assert wire.send("T", b"x", e=0, AccessKey="unknown", Signature="x").code == 0
+            wrong = wire.send("T", b"x", e=0, AccessKey="tool", Signature="x")
+            assert wrong.code == 1 and "tool" in (wrong.remark or "")
+            fields = {name: str(value) for name, value in send_fields("T", e=0, AccessKey="tool").items()}
+            signature = signature_of(Command(310, 1, fields, b"x"), b"secret7")
+            assert wire.call(310, fields | {"Signature": signature}, b"x").code == 0
+            assert len(wire.messages("T")) == 3
+            assert wire.call(215, {"topic": "T"}).code == 16
+
+
+# What each kind of client and tool sends, as recorded (clients, mqadmin) or read (Dashboard, benchmark).
+CLIENTS = {10, 11, 12, 14, 15, 29, 30, 31, 32, 33, 34, 35, 36, 37, 38, 41, 42, 46, 310, 320, 324, 325, 361}
+MQADMIN = {17, 21, 25, 26, 28, 200, 201, 202, 203, 204, 207, 208, 215, 222, 300, 305, 306, 307, 309, 315, 316}
+MQADMIN |= {317, 321, 328, 329, 351, 907}
+DASHBOARD = {12, 15, 17, 21, 26, 28, 33, 200, 201, 202, 203, 204, 207, 208, 215, 222, 300, 307, 309, 315, 351}
+BENCHMARK = {17, 310, 320}
+AT_NAMESERVERS = {100, 101, 102, 105, 106, 205, 206, 216, 219, 304, 311, 312, 313, 318, 319, 327}
+
+
+def test_6_1_46_47_59_all_requests_of_clients_and_tools_are_known(cluster: Cluster) -> None:
+    """Without their fields they fail, but none is answered as an unknown one."""
+    for address, codes in (
+        (cluster.master.grpc, CLIENTS | MQADMIN | DASHBOARD | BENCHMARK),
+        (cluster.slaves[0].grpc, CLIENTS | MQADMIN),
+        (cluster.nameserver.grpc, AT_NAMESERVERS),
+    ):
+        with Wire(address) as wire:
+            for code in sorted(codes - {222, 215, 207, 216}):  # these may wait, or take something away
+                assert wire.call(code).code != 3, code
+            assert wire.call(9999).code == 3

@@ -1,4 +1,4 @@
-"""Frames of bulk readers are the same by Python and by the compiled lane: generated queues, small bounds."""
+"""Frames of bulk readers, and pulls of whole records, are the same by Python and by the compiled lane."""
 
 import os
 import random
@@ -9,8 +9,10 @@ import pytest
 
 from lanekit import lane_or_skip
 from storekit import make_draft, open_master
-from whimbrel.broker.consume import bulk_reader
+from whimbrel.broker.consume import bulk_reader, raw_pull
 from whimbrel.broker.consume.bulk_reader import BulkReader, ReadRange
+from whimbrel.broker.consume.filters import ALL, TagFilter
+from whimbrel.broker.consume.raw_pull import RawPull, RawRequest, Status, pull_raw
 from whimbrel.errors import CorruptRecord, RangeGone, WhimbrelError
 from whimbrel.lane import Lane
 from whimbrel.model.limits import BULK_RESPONSE_BYTES_MAX
@@ -59,6 +61,15 @@ class Source:
         """See `BulkSource`."""
         high = len(self.entries[queue_id])
         return min(self.low, high), high, high
+
+    def visible_range(self, topic: str, queue_id: int) -> tuple[int, int, int]:
+        """See `BulkSource`."""
+        high = len(self.entries[queue_id])
+        return min(self.low, high), high, self.begin
+
+    def near_units(self, topic: str, queue_id: int, offset: int, count: int) -> bytes:
+        """See `BulkSource`."""
+        return self.units(topic, queue_id, offset, count)
 
     def units(self, topic: str, queue_id: int, offset: int, count: int) -> bytes:
         """See `BulkSource`."""
@@ -193,6 +204,8 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Set small bounds."""
     for name, value in SMALL.items():
         monkeypatch.setattr(bulk_reader, name, value)
+    for name in ("GAP_BYTES_MAX", "SPAN_BYTES_MAX"):
+        monkeypatch.setattr(raw_pull, name, SMALL[name])
 
 
 @pytest.mark.parametrize("part", range(4))
@@ -264,6 +277,91 @@ def test_queues_of_a_store_give_the_same_frames(tmp_path: Path) -> None:
             assert compiled.made_by_lane and not store.page.lane_pass
         assert compiled.done
     store.close()
+
+
+# Pulls
+
+
+class WantedCodes(TagFilter):
+    """A filter by hashes of tags."""
+
+    def __init__(self, codes: frozenset[int]) -> None:
+        super().__init__("", frozenset())
+        self.codes = codes
+
+
+def pulled(source: Source, request: RawRequest, passes: LanePasses | None) -> tuple[Any, ...]:
+    """Pull; return all that can be seen of it, and what was read of the log for it."""
+    source.reads = []
+    try:
+        found = pull_raw(source, request, follows=False, passes=passes)
+    except WhimbrelError as error:
+        return (type(error), str(error)), None, source.reads
+    return seen(found), found, source.reads
+
+
+def seen(found: RawPull) -> tuple[Any, ...]:
+    """Return what a pull has found, as values."""
+    records = b"".join(found.records)
+    return (
+        found.status, found.next_offset, found.low, found.high, records, len(found.records),
+        found.messages, found.size, found.last_place,
+    )  # fmt: skip
+
+
+def some_request(source: Source, rng: random.Random) -> RawRequest:
+    """Choose a queue, a place in it, tags, and how much."""
+    queue_id = rng.randrange(len(source.entries))
+    codes = rng.choice([None, None, frozenset({5}), frozenset({0, -7 & 0xFFFFFFFF})])
+    return RawRequest(
+        "t",
+        queue_id,
+        rng.randrange(len(source.entries[queue_id]) + 1),
+        rng.choice([1, 2, 32, 100]),
+        rng.choice([1, 500, 4000, 262_144]),
+        ALL if codes is None else WantedCodes(codes),
+    )
+
+
+@pytest.mark.parametrize("part", range(2))
+def test_pulls_of_all_kinds_of_records_find_the_same(part: int) -> None:
+    lane = lane_or_skip()
+    passes = LanePasses(lane)
+    for number in range(ROUNDS * 150):
+        seed = SEED * 1_000_003 + part * 100_003 + number
+        rng = random.Random(seed)
+        source = make_source(rng, rng.choice([1, 20, 150]), rng.choice([0, 0.02, 0.2]))
+        for _ in range(8):
+            request = some_request(source, rng)
+            expected, found = pulled(source, request, None), pulled(source, request, passes)
+            assert found[0] == expected[0], f"seed {seed}"
+            if rng.random() < 0.1:
+                disturb(source, rng)
+    assert lane.active, lane.why
+
+
+def test_the_lane_makes_nearly_all_pulls_of_plain_records(monkeypatch: pytest.MonkeyPatch) -> None:
+    lane, rng = lane_or_skip(), random.Random(SEED)
+    passes = LanePasses(lane)
+    source = make_source(rng, 1500, 0)
+    monkeypatch.setattr(raw_pull, "FramePlan", None)  # Python's
+    offset = messages = 0
+    while offset < len(source.entries[0]):
+        request = RawRequest("t", 0, offset, 32, 262_144, ALL)
+        found = pull_raw(source, request, follows=False, passes=passes)
+        assert found.status in (Status.FOUND, Status.NO_MATCHED_MESSAGE)
+        offset, messages = found.next_offset, messages + found.messages
+    assert messages >= 200 and lane.active
+
+
+@pytest.mark.parametrize("failing", ["plan_pull", "pieces"])
+def test_a_lane_that_fails_leaves_the_pull_to_python(failing: str) -> None:
+    lane = lane_or_skip()
+    source = make_source(random.Random(SEED), 150, 0)
+    request = RawRequest("t", 0, 0, 32, 262_144, ALL)
+    expected = pulled(source, request, None)[0]
+    assert pulled(source, request, FailingPasses(lane, failing))[0] == expected
+    assert not lane.active and lane.failures == 1
 
 
 class FailingPasses(LanePasses):

@@ -3,18 +3,22 @@
 import json
 import random
 import socket
-import struct
 import uuid
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from lanepair import SEED, play_all, run
-from laneremoting import ODD, STYLES, TwoRemote, hostile, odd, plain
+from laneremoting import ODD, STYLES, TwoRemote, framed, hostile, odd, plain, written
 from lanetraffic import cuts
 from whimbrel.broker.produce import admission
 from whimbrel.broker.remoting import sends
+from whimbrel.broker.remoting.lane import LIMITS
+from whimbrel.rpc.remoting.command import Command
+from whimbrel.rpc.remoting.errors import RemotingError
+from whimbrel.rpc.remoting.frames import decode_frame
 
 REQUESTS = 3_000  # of each part, at least, in a round
 RECORDED = Path(__file__).parents[1] / "unit/rpc/remoting/recorded.jsonl"
@@ -135,9 +139,9 @@ def test_what_real_clients_sent_is_stored_the_same(tmp_path: Path, stub: socket.
         sent = 0
         for number, line in enumerate(RECORDED.read_text().splitlines(), 1):
             recorded = json.loads(line)
-            frame = recorded_frame(recorded, number)
-            if frame is not None:
-                two.feed(frame)
+            if recorded["d"] == ">" and recorded["code"] in (10, 310, 320):
+                where = {"topic": "one"} if recorded["code"] == 10 else {"b": "one", "e": "0"}
+                two.feed(recorded_frame(recorded, recorded["ext"] | where, number))
                 sent += 1
         two.check()
         assert sent >= 10
@@ -146,17 +150,38 @@ def test_what_real_clients_sent_is_stored_the_same(tmp_path: Path, stub: socket.
     run(body)
 
 
-def recorded_frame(recorded: dict[str, Any], opaque: int) -> bytes | None:
-    """Return a recorded send to a topic that is here; None for what is none."""
-    if recorded["d"] != ">" or recorded.get("code") not in (10, 310, 320):
-        return None
-    fields = recorded["ext"] | ({"topic": "one"} if recorded["code"] == 10 else {"b": "one", "e": "0"})
-    header = json.dumps(
-        {
-            "code": recorded["code"], "extFields": fields, "flag": recorded["flag"],
-            "language": recorded["lang"], "opaque": opaque, "version": recorded["ver"],
-        },
-        separators=(",", ":"),
-    ).encode()  # fmt: skip
-    body: bytes = recorded.get("body", "").encode("latin-1", "replace")
-    return struct.pack(">II", 4 + len(header) + len(body), len(header)) + header + body
+def test_headers_say_the_same(tmp_path: Path, stub: socket.socket) -> None:
+    rng = random.Random(SEED)
+    lines = [json.loads(line) for line in RECORDED.read_text().splitlines()]
+    found = [recorded_frame(each, each.get("ext") or {}, number) for number, each in enumerate(lines)]
+    found += [odd(rng, number, kind) for number, kind in enumerate(ODD * 20) if kind != "long body"]
+
+    def body() -> None:
+        two = TwoRemote(tmp_path, stub)
+        lane = two.compiled.send_lane
+        assert lane is not None
+        plain_ones = 0
+        for frame in found:
+            assert decoded(lane.command, frame) == decoded(decode_frame, frame)
+            plain_ones += two.lane.native is not None and two.lane.native.decoded(frame, LIMITS) is not None
+        assert plain_ones >= 0.99 * len(lines) and two.lane.failures == 0
+        two.close()
+
+    run(body)
+
+
+def decoded(decode: Callable[[bytes], Command], frame: bytes) -> Command | str:
+    """Return a frame's command, or what is wrong with it."""
+    try:
+        return decode(frame)
+    except RemotingError as error:
+        return f"{type(error)} {error}"
+
+
+def recorded_frame(recorded: dict[str, Any], fields: dict[str, Any], opaque: int) -> bytes:
+    """Return a recorded command with these fields as a frame."""
+    header = {
+        "code": recorded["code"], "extFields": fields, "flag": recorded["flag"], "language": recorded["lang"],
+        "opaque": opaque, "version": recorded["ver"],
+    }  # fmt: skip
+    return framed(written(header, "java"), recorded.get("body", "").encode("latin-1", "replace"))

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
-use whimbrel_core::bulk::{Bounds, Plan};
+use whimbrel_core::bulk::{Bounds, Plan, Pulled};
 
 use crate::guarded;
 
@@ -36,6 +36,14 @@ impl BulkPlan {
         self.plan.spans().collect()
     }
 
+    /// Where the records are in what was read: the number of a read, begin and end.
+    #[allow(clippy::needless_pass_by_value)] // as Python calls it
+    fn pieces(&self, reads: Vec<Bound<'_, PyBytes>>) -> PyResult<Option<Vec<(usize, usize, usize)>>> {
+        let data: Vec<&[u8]> = reads.iter().map(PyBytesMethods::as_bytes).collect();
+        let found = guarded(|| self.plan.pieces(&data))?;
+        Ok(found.map(|some| some.into_iter().map(|(read, at)| (read, at.start, at.end)).collect()))
+    }
+
     #[allow(clippy::needless_pass_by_value)] // as Python calls it
     fn cut<'py>(
         &self,
@@ -60,4 +68,26 @@ impl BulkPlan {
         })?;
         Ok(Some(frame))
     }
+}
+
+type Planned = (usize, usize, i64, Option<i64>, Vec<(i64, i64)>, BulkPlan);
+
+/// Plan a pull over packed entries; `None` where one of them is not plain.
+#[pyfunction]
+pub fn plan_pull(
+    packed: &[u8],
+    bounds: (i64, i64, i64),
+    codes: Option<HashSet<u32>>,
+    room: i64,
+    most: (usize, i64),
+    log_begin: i64,
+) -> PyResult<Option<Planned>> {
+    let (file_size, gap_max, span_max) = bounds;
+    let pulled = Pulled { records_max: most.0, record_max: most.1, log_begin };
+    guarded(|| {
+        let mut plan = Plan::new(Bounds { file_size, gap_max, span_max, codes }, room);
+        let done = plan.take_pulled(packed, &pulled)?;
+        let spans = plan.spans().collect();
+        Some((done, plan.count(), room - plan.room(), plan.last_place(), spans, BulkPlan { plan }))
+    })
 }

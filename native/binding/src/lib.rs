@@ -153,6 +153,7 @@ fn whimbrel_fast(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(joined, module)?)?;
     module.add_function(wrap_pyfunction!(put_keys, module)?)?;
     module.add_function(wrap_pyfunction!(panic, module)?)?;
+    module.add_function(wrap_pyfunction!(bulk::plan_pull, module)?)?;
     module.add_function(wrap_pyfunction!(remote::decoded, module)?)?;
     module.add_function(wrap_pyfunction!(replica::feed, module)?)?;
     module.add_function(wrap_pyfunction!(replica::follow, module)?)?;

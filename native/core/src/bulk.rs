@@ -24,6 +24,15 @@ pub struct Bounds {
     pub codes: Option<HashSet<u32>>,
 }
 
+/// What a pull may have.
+#[derive(Debug)]
+pub struct Pulled {
+    pub records_max: usize,
+    /// Bytes of one record.
+    pub record_max: i64,
+    pub log_begin: i64,
+}
+
 /// A piece of the log that is read at once.
 #[derive(Debug)]
 struct Span {
@@ -54,9 +63,19 @@ impl Plan {
         Self { bounds, room, records: vec![], spans: vec![], end: -1, limit: -1 }
     }
 
-    /// Bytes of records that it may still take.
+    /// Bytes of records that it may still take; below 0 where the only one is larger.
     pub fn room(&self) -> i64 {
         self.room
+    }
+
+    /// How many records it has.
+    pub fn count(&self) -> usize {
+        self.records.len()
+    }
+
+    /// Where the last record stands.
+    pub fn last_place(&self) -> Option<i64> {
+        self.records.last().map(|(place, _)| *place)
     }
 
     /// Begin and end of each piece of the log that is to be read, in order.
@@ -67,6 +86,32 @@ impl Plan {
     /// Take packed entries that follow those before; return how many are done.
     pub fn take(&mut self, packed: &[u8]) -> usize {
         packed.chunks_exact(UNIT_SIZE).take_while(|entry| self.add(entry).is_some()).count()
+    }
+
+    /// Take packed entries for a pull; return how many are done, or `None` where one tells of no record.
+    ///
+    /// It does what `broker/consume/raw_pull.py` does in `pull_raw`: of records below the log's begin nothing is there
+    /// any more, and the first record may be larger than the room.
+    pub fn take_pulled(&mut self, packed: &[u8], pulled: &Pulled) -> Option<usize> {
+        let mut done = 0;
+        for entry in packed.chunks_exact(UNIT_SIZE) {
+            let place = i64::from_be_bytes(field(entry, 0)?);
+            let size = i32::from_be_bytes(field(entry, 8)?);
+            let hash = i64::from_be_bytes(field(entry, 12)?) as u32;
+            let unwanted = self.bounds.codes.as_ref().is_some_and(|codes| !codes.contains(&hash));
+            if !(unwanted || size == FILLER_SIZE || place < pulled.log_begin) {
+                let (some, bytes) = (!self.records.is_empty(), i64::from(size));
+                if self.records.len() >= pulled.records_max || (some && bytes > self.room) {
+                    break;
+                }
+                if bytes < RECORD_BYTES_MIN as i64 || bytes > pulled.record_max {
+                    return None;
+                }
+                self.put(place, bytes)?;
+            }
+            done += 1;
+        }
+        Some(done)
     }
 
     /// Take an entry, whose record may be wanted or not; `None` where it is not for this plan.
@@ -81,6 +126,11 @@ impl Plan {
         if bytes > self.room || bytes < RECORD_BYTES_MIN as i64 {
             return (size == FILLER_SIZE).then_some(());
         }
+        self.put(place, bytes)
+    }
+
+    /// Add a record to the last span, or to one of its own; `None` where it can't stand there.
+    fn put(&mut self, place: i64, bytes: i64) -> Option<()> {
         let file_size = self.bounds.file_size;
         if place < 0 || file_size <= 0 {
             return None;
@@ -176,6 +226,27 @@ mod tests {
             let some = [(0, 100, 0), (0, FILLER_SIZE, 0), odd, (100, 100, 0)];
             assert_eq!(found.take(&entries(&some)), 2, "{odd:?}");
             assert_eq!((found.room(), spans(&found)), (800, vec![(0, 100)]));
+        }
+    }
+
+    #[test]
+    fn a_pull_has_so_many_records_and_bytes() {
+        let some =
+            entries(&[(0, 100, 0), (100, 100, 0), (200, FILLER_SIZE, 0), (200, 100, 0), (300, 100, 0)]);
+        let taken = |room: i64, records_max: usize, log_begin: i64| {
+            let mut found = plan(room);
+            let done = found.take_pulled(&some, &Pulled { records_max, record_max: 1000, log_begin });
+            (done.unwrap(), found.count(), found.room(), found.last_place())
+        };
+        assert_eq!(taken(1000, 9, 0), (5, 4, 600, Some(300)));
+        assert_eq!(taken(1000, 2, 0), (3, 2, 800, Some(100)));
+        assert_eq!(taken(299, 9, 0), (3, 2, 99, Some(100)));
+        assert_eq!(taken(99, 9, 0), (1, 1, -1, Some(0)));
+        assert_eq!(taken(1000, 1, 150), (4, 1, 900, Some(200)));
+        assert_eq!(taken(1000, 9, 400), (5, 0, 1000, None));
+        for odd in [90, 1001, -1] {
+            let pulled = Pulled { records_max: 9, record_max: 1000, log_begin: 0 };
+            assert_eq!(plan(1 << 20).take_pulled(&entries(&[(0, 100, 0), (100, odd, 0)]), &pulled), None);
         }
     }
 

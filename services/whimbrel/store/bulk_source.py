@@ -54,6 +54,11 @@ class BulkSource:
         queue = self.store.queues.get(topic, queue_id)
         return queue.packed_units(offset, count) if queue is not None else b""
 
+    def near_units(self, topic: str, queue_id: int, offset: int, count: int) -> bytes:
+        """Return what `units` does, for pulls of few entries: those in the mapped file need no read."""
+        queue = self.store.queues.get(topic, queue_id)
+        return queue.near_units(offset, count) if queue is not None else b""
+
     def span(self, begin: int, end: int) -> bytes:
         """Return the log's bytes [begin, end), which are in one file.
 

@@ -2,6 +2,9 @@
 
     entries ──wanted by their tags code?──► runs of records that touch ──one read a span──► pieces of the log
 
+The compiled lane plans and checks, where it is active (`by_lane`); what is not plain is Python's from the
+same entries, and so are errors.
+
 Nothing is decoded, unless the filter asks for properties (SQL): those records are read one by one. What one
 pull gets is bounded as RocketMQ bounds it: `SCANNED_MAX` entries, or the batch where that is more; messages;
 bytes, of which the first message may have more. RocketMQ gives 8 messages and 64 KiB of what lies far behind
@@ -24,7 +27,13 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Protocol
 
-from whimbrel.broker.consume.bulk_reader import FramePlan, RawSource, read_spans
+from whimbrel.broker.consume.bulk_reader import (
+    GAP_BYTES_MAX,
+    SPAN_BYTES_MAX,
+    FramePlan,
+    RawSource,
+    read_spans,
+)
 from whimbrel.broker.consume.filters import Filter, TagFilter
 from whimbrel.errors import CorruptRecord, RangeGone
 from whimbrel.store.codec import (
@@ -34,6 +43,7 @@ from whimbrel.store.codec import (
     UNIT,
     decode_record,
 )
+from whimbrel.store.lane_passes import LanePasses
 
 __all__ = ["BYTES_MAX", "MESSAGES_MAX", "SCANNED_MAX", "RawPull", "RawRequest", "Status", "pull_raw"]
 
@@ -58,6 +68,7 @@ class RangedSource(RawSource, Protocol):
     """What is read of the store; `store.bulk_source.BulkSource` implements it."""
 
     def visible_range(self, topic: str, queue_id: int) -> tuple[int, int, int]: ...
+    def near_units(self, topic: str, queue_id: int, offset: int, count: int) -> bytes: ...
 
 
 @dataclass(slots=True)
@@ -94,12 +105,15 @@ class RawPull:
     last_place: int | None = None
 
 
-def pull_raw(source: RangedSource, request: RawRequest, *, follows: bool) -> RawPull:
+def pull_raw(
+    source: RangedSource, request: RawRequest, *, follows: bool, passes: LanePasses | None = None
+) -> RawPull:
     """Read one queue from an offset on.
 
     Args:
         source: the store. request: what is wanted.
         follows: the log is another broker's.
+        passes: run the lane, where there may be one.
 
     Raises:
         CorruptRecord: an entry points at no record.
@@ -112,11 +126,15 @@ def pull_raw(source: RangedSource, request: RawRequest, *, follows: bool) -> Raw
         return pull_by_properties(source, request, low, high)
     codes = request.filter.codes if isinstance(request.filter, TagFilter) else None
     most, room = min(request.messages, MESSAGES_MAX), min(request.bytes, BYTES_MAX)
-    plan = FramePlan(source.file_size)
     found = RawPull(Status.FOUND, offset, low, high)
+    last = min(high, offset + max(SCANNED_MAX, most))
+    packed = source.near_units(
+        request.topic, request.queue_id, offset, most if codes is None else last - offset
+    )
+    if passes is not None and by_lane(passes, source, found, packed, codes, most, room, log_begin):
+        return found
+    plan, position = FramePlan(source.file_size), offset
     count = size_sum = 0
-    position, last = offset, min(high, offset + max(SCANNED_MAX, most))
-    packed = source.units(request.topic, request.queue_id, offset, most if codes is None else last - offset)
     for place, size, code in UNIT.iter_unpack(packed):
         if (codes is not None and code & 0xFFFFFFFF not in codes) or size == FILLER_SIZE or place < log_begin:
             position += 1
@@ -146,6 +164,48 @@ def pull_raw(source: RangedSource, request: RawRequest, *, follows: bool) -> Raw
     return found
 
 
+def by_lane(
+    passes: LanePasses,
+    source: RangedSource,
+    found: RawPull,
+    packed: bytes,
+    codes: frozenset[int] | None,
+    most: int,
+    room: int,
+    log_begin: int,
+) -> bool:
+    """Have the lane plan a pull over entries from `found.next_offset` on, and check what was read for it; put
+    the outcome into `found`.
+
+    Returns:
+        Whether it did. If not, nothing has changed: there is no lane, or an entry, a record or a read is not
+        as it should be.
+    """
+    native = passes.lane.native
+    if native is None:
+        return False
+    bounds = source.file_size, GAP_BYTES_MAX, SPAN_BYTES_MAX
+    planned = passes.run(native.plan_pull, packed, bounds, codes, room, (most, RECORD_BYTES_MAX), log_begin)
+    if planned is None:
+        return False
+    done, count, size, last_place, spans, plan = planned
+    if not count:
+        found.status = Status.NO_MATCHED_MESSAGE
+        found.next_offset += max(done, 1)
+        return True
+    try:
+        reads = [source.span(begin, end) for begin, end in spans]
+    except (RangeGone, CorruptRecord):
+        return False
+    pieces = passes.run(plan.pieces, reads)
+    if pieces is None:
+        return False
+    found.records = [memoryview(reads[number])[begin:end] for number, begin, end in pieces]
+    found.next_offset += done
+    found.messages, found.size, found.last_place = count, size, last_place
+    return True
+
+
 def pull_by_properties(source: RangedSource, request: RawRequest, low: int, high: int) -> RawPull:
     """Read those whose properties match, one record after the other."""
     wanted = request.filter
@@ -153,7 +213,7 @@ def pull_by_properties(source: RangedSource, request: RawRequest, low: int, high
     found = RawPull(Status.NO_MATCHED_MESSAGE, request.offset, low, high)
     scanned = max(SCANNED_MAX // wanted.weight, 1)
     count = min(high - request.offset, scanned)
-    packed = source.units(request.topic, request.queue_id, request.offset, count)
+    packed = source.near_units(request.topic, request.queue_id, request.offset, count)
     position = request.offset
     for place, size, code in UNIT.iter_unpack(packed):
         if size != FILLER_SIZE and wanted.admits_code(code):

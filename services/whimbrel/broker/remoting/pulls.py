@@ -41,6 +41,7 @@ from whimbrel.model.topic import GroupConfig, TopicConfig
 from whimbrel.rpc.remoting.codes import RequestCode, ResponseCode
 from whimbrel.rpc.remoting.command import Command
 from whimbrel.rpc.remoting.handlers import Handle, Outcome, Peer, Reply, reply_to_error
+from whimbrel.store.lane_passes import LanePasses
 
 __all__ = ["Pulls"]
 
@@ -120,6 +121,7 @@ class Pulls:
         clock: Callable[[], int],
         soon: Callable[[Callable[[], None]], object],
         commit: Callable[[str, str, int, int], None],
+        passes: LanePasses | None = None,
     ) -> None:
         """Take what is needed.
 
@@ -129,10 +131,11 @@ class Pulls:
             clock: gives milliseconds that only grow.
             soon: has a function called in the loop's next iteration.
             commit: takes the offset that a pull carries: group, topic, queue id, offset.
+            passes: run the compiled lane, where there may be one.
         """
         self.topics, self.creation, self.clients = topics, creation, clients
         self.source, self.splitting, self.master = source, splitting, master
-        self.clock, self.commit = clock, commit
+        self.clock, self.commit, self.passes = clock, commit, passes
         self.held = HeldPulls(lambda: soon(self.serve_woken))
         # Called with topic, group, number and bytes of what goes to consumers.
         self.on_delivered: Callable[[str, str, int, int], None] | None = None
@@ -236,7 +239,7 @@ class Pulls:
     def read(self, pull: HeldPull, wanted: Filter) -> RawPull:
         """Read what a pull asks for."""
         request = RawRequest(pull.topic, pull.queue_id, pull.offset, pull.messages, pull.bytes, wanted)
-        return pull_raw(self.source, request, follows=not self.master)
+        return pull_raw(self.source, request, follows=not self.master, passes=self.passes)
 
     def may_wait(self, pull: HeldPull, found: RawPull) -> bool:
         """Return whether a pull that found this has to wait for a message."""

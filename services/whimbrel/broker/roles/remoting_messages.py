@@ -52,6 +52,7 @@ class RemotingMessages:
             clock=lambda: int(role.machine.monotonic() * 1000),
             soon=role.loop.call_soon,
             commit=self.commit_pulled,
+            passes=store.passes,
         )
         self.pulls.on_delivered = role.receives.on_delivered
         self.pulls.redirect = self.positions.redirect

@@ -51,6 +51,7 @@ LANGUAGES: Final = (
     "NODE_JS",
 )
 
+DIGITS_FEW = 10  # fewer are a number of 32 bits
 SHOWN_CHARS = 40  # of a value, in a message
 
 
@@ -121,6 +122,8 @@ class Command:
             if default is None:
                 raise BadRequest(f"request {self.code} has no field {name}")
             return default
+        if len(value) < DIGITS_FEW and value.isdigit() and value.isascii():  # within both ranges
+            return int(value)
         digits = value[1:] if value[:1] in ("-", "+") else value
         # The length comes first: reading a number of many digits takes long.
         if len(digits) <= 20 and digits.isascii() and digits.isdigit() and least <= int(value) <= most:
