@@ -27,6 +27,7 @@ from typing import Any
 
 import realbroker
 from official.clusters import Cluster
+from official.running import compile_java
 from processes import until
 from sdkkit import Missing, cache, copied, tool
 from sdkkit import run as install
@@ -73,10 +74,8 @@ def java(version: str, folder: Path) -> tuple[str, ...]:
     except AssertionError as error:
         raise Missing(str(error)) from None
     classes = folder / f"classes-{version}"
-    classes.mkdir(exist_ok=True)
     sources = sorted([*folder.glob("*.java"), *(folder / f"shim-{version}").glob("*.java")])
-    words = [javac, "-nowarn", "-cp", jars, "-d", str(classes), *map(str, sources)]
-    install(words, folder, "javac", INSTALL_TIMEOUT_S)
+    compile_java(javac, jars, sources, classes)
     flags = ("-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
     return (java, *flags, "-cp", f"{classes}:{jars}", "Scenarios")
 

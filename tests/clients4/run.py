@@ -54,7 +54,7 @@ def main(words: list[str]) -> int:
             if given.servers != "ours":
                 _, left_out = UNRECORDED.get(program, ("", ()))
                 names = [name for name in names if name not in left_out]
-            failed += play(program, names, cluster, root, keep=given.record)
+            failed += play(program, names, cluster, root, ours=given.servers == "ours", keep=given.record)
     print(f"{failed} scenarios differ" if failed else "no scenario differs")
     if failed:
         print(f"stores and logs are in {root}")
@@ -63,7 +63,7 @@ def main(words: list[str]) -> int:
     return 0
 
 
-def play(program: str, names: list[str], cluster: Cluster, root: Path, *, keep: bool) -> int:
+def play(program: str, names: list[str], cluster: Cluster, root: Path, *, ours: bool, keep: bool) -> int:
     """Play a program's scenarios, and tell of each; return how many differ."""
     found = outcomes(program, cluster, names, root / program)
     wanted = expected().get(program, {})
@@ -73,7 +73,9 @@ def play(program: str, names: list[str], cluster: Cluster, root: Path, *, keep: 
     failed = 0
     for name in names:
         outcome = found.get(name)
-        lines = differences(name, wanted[name], outcome) if name in wanted else ["nothing is expected of it"]
+        lines = ["nothing is expected of it"]
+        if name in wanted:
+            lines = differences(name, wanted[name], outcome, ours=ours)
         if keep and outcome is not None and "error" in outcome.said:
             lines.append(f"failed: {outcome.said['error']}")
         failed += bool(lines)

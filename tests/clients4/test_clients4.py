@@ -47,7 +47,9 @@ def compare(program: str, names: list[str], root: Path) -> str:
     with started("ours", root) as cluster:
         found = outcomes(program, cluster, names, root / program, timeout_s=WAIT_S)
     return "\n".join(
-        f"{name}: {line}" for name in names for line in differences(name, wanted[name], found.get(name))
+        f"{name}: {line}"
+        for name in names
+        for line in differences(name, wanted[name], found.get(name), ours=True)
     )
 
 

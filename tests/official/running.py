@@ -30,7 +30,7 @@ from official.classes import CLASSES
 from sdkkit import cache, copied, tool
 from sdkkit import run as install
 
-__all__ = ["DEADLINE_S", "Outcome", "prepare", "run"]
+__all__ = ["DEADLINE_S", "Outcome", "compile_java", "prepare", "run"]
 
 HERE = Path(__file__).resolve().parent
 INSTALL_TIMEOUT_S = 300
@@ -75,11 +75,20 @@ def prepare() -> tuple[str, ...]:
         words = [mvn, "-q", "-B", "dependency:copy-dependencies", f"-DoutputDirectory={part}"]
         install(words, folder, "mvn dependency:copy-dependencies", INSTALL_TIMEOUT_S)
         part.rename(jars)
-    sources = [str(source) for source in sorted(folder.rglob("*.java"))]
     classes = folder / "classes"
-    classes.mkdir(exist_ok=True)
-    install([javac, "-cp", f"{jars}/*", "-d", str(classes), *sources], folder, "javac", INSTALL_TIMEOUT_S)
+    compile_java(javac, f"{jars}/*", sorted(folder.rglob("*.java")), classes)
     return (java, "-Xmx384m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-cp", f"{classes}:{jars}/*")
+
+
+def compile_java(javac: str, jars: str, sources: Sequence[Path], classes: Path) -> None:
+    """Compile where a source is newer than what was compiled last."""
+    stamp = classes / "compiled"
+    if stamp.exists() and all(source.stat().st_mtime < stamp.stat().st_mtime for source in sources):
+        return
+    classes.mkdir(exist_ok=True)
+    words = [javac, "-nowarn", "-cp", jars, "-d", str(classes), *map(str, sources)]
+    install(words, classes, "javac", INSTALL_TIMEOUT_S)
+    stamp.touch()
 
 
 def run(

@@ -19,11 +19,14 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from rocketmq.client import Message, Producer, PullConsumer, PushConsumer
+from rocketmq.exceptions import ProducerSendSyncFailed
 from rocketmq.ffi import MessageModel
 
 THREADS = 4  # scenarios at a time: they mostly wait
 WAIT_S = 30.0
 POLL_S = 0.02
+WARMING = "T_warming_cpp"  # the first send makes it
+CONNECTING = 8  # sends: one for each queue of the topic at two brokers
 ONE_S = 90.0  # for a scenario's process
 
 
@@ -45,6 +48,7 @@ class Scene:
             self.sender.set_namesrv_addr(self.names)
             self.sender.start()
             self.ends.append(self.sender.shutdown)
+            until(lambda: connected(self.sender), "connections to both brokers")
         return self.sender
 
     def message(self, body: str, tag: str = "A") -> Message:
@@ -68,6 +72,21 @@ class Scene:
         made.start()
         self.ends.append(made.shutdown)
         return got
+
+
+def connected(sender: Producer) -> bool:
+    """Tell whether sends to another topic, which go to both brokers in turn, are all taken.
+
+    The first ones may not be: the library waits 3 ms for the lock under which another thread connects.
+    """
+    try:
+        for _ in range(CONNECTING):
+            message = Message(WARMING)
+            message.set_body("warm")
+            sender.send_sync(message)
+    except ProducerSendSyncFailed:
+        return False
+    return True
 
 
 class Refused(Exception):

@@ -66,7 +66,7 @@ func sendBatch(s *scene) {
 	for _, each := range g.messages {
 		offsets[string(each.Body)] = each.QueueOffset
 		if string(each.Body) == "b0" {
-			s.said["properties"] = s.properties(&each.Message)
+			s.said["properties of the first, without an id"] = s.properties(&each.Message)
 		}
 	}
 	s.said["offsets"] = offsets

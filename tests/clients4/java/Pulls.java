@@ -180,8 +180,8 @@ final class Pulls {
         full.put("earliest is now", earliest >= before - 1000 && earliest <= System.currentTimeMillis() + 1000);
         full.put("at 1", producer.searchOffset(queue, 1));
         full.put("an hour ago", producer.searchOffset(queue, System.currentTimeMillis() - HOUR_MS));
-        full.put("in an hour", producer.searchOffset(queue, System.currentTimeMillis() + HOUR_MS));
         c.say("of a full one", full);
+        c.say("of a full one, in an hour", producer.searchOffset(queue, System.currentTimeMillis() + HOUR_MS));
         MessageQueue absent = new MessageQueue(c.topic, queue.getBrokerName(), 9);
         TreeMap<String, Object> none = new TreeMap<>();
         none.put("least", Case.outcome(() -> producer.minOffset(absent)));

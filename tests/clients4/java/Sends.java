@@ -302,6 +302,8 @@ final class Sends {
         consumer.start();
         producer.send(c.message("plain", "k", "first"));
         Case.await("the consumer", () -> got.has("first"));
+        // Brokers find it by its heartbeat, of which the next may be 30 s away.
+        producer.getDefaultMQProducerImpl().getmQClientFactory().sendHeartbeatToAllBrokerWithLock();
         Object reply = asked(producer, c.message("answer", "k", "question"), 10_000);
         c.say("reply", reply instanceof Message ? Case.body((Message) reply) : reply);
         c.say("properties of the reply", reply instanceof Message ? c.properties((Message) reply) : reply);
