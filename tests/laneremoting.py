@@ -28,7 +28,19 @@ from whimbrel.rpc.remoting.frames import HEAD
 from whimbrel.rpc.remoting.handlers import RemotingService
 from whimbrel.rpc.server.remoting import RemotingConnection
 
-__all__ = ["ODD", "STYLES", "RemoteSide", "TwoRemote", "framed", "hostile", "odd", "plain", "written"]
+__all__ = [
+    "ODD",
+    "STYLES",
+    "RemoteSide",
+    "Request",
+    "TwoRemote",
+    "framed",
+    "frames",
+    "hostile",
+    "odd",
+    "plain",
+    "written",
+]
 
 STYLES = ("java", "java 5", "go", "spaced")
 TEXTS = (
@@ -328,7 +340,22 @@ def odd(rng: random.Random, opaque: int, kind: str) -> bytes:
         fields["e"] = rng.choice(["-1", "-7", "-0", "1", "3", "6", "299", "300", "2147483647", "-2147483649"])
     elif kind == "number":
         fields[rng.choice("defghjl")] = rng.choice(
-            ["", " 1", "+1", "1.0", "x", "-5", "2147483648", "9" * 30, "٣", 7, 1.5, True, "00000000012", "9" * 15]
+            [
+                "",
+                " 1",
+                "+1",
+                "1.0",
+                "x",
+                "-5",
+                "2147483648",
+                "9" * 30,
+                "٣",
+                7,
+                1.5,
+                True,
+                "00000000012",
+                "9" * 15,
+            ]
         )
     elif kind == "missing":
         fields.pop(rng.choice("abcdefgh"))
