@@ -141,7 +141,7 @@ fuzz-native: setup ## any bytes for the compiled lane under the address sanitize
 	@git log -1 --format='commit %h'
 	@cargo +nightly fuzz --version || { echo "there is no nightly compiler, or no cargo-fuzz: rustup toolchain install nightly; cargo install --locked cargo-fuzz" >&2; exit 1; }
 	PYTHONPATH=services:tests $(PY) tests/fuzz_seeds.py native/fuzz/corpus
-	cd native/fuzz && for target in connection requests log replica; do \
+	cd native/fuzz && for target in connection requests frames log replica; do \
 		cargo +nightly fuzz run --fuzz-dir . $$target -- -max_total_time=$(or $(SECONDS),60) -max_len=8192 -print_final_stats=1; done
 
 lane-rules: setup ## break the rules of the compiled lane one by one: each must be found (SHARE=n: one of n of them)

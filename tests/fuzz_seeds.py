@@ -10,6 +10,8 @@ from pathlib import Path
 from lanebroker import PATH, STYLES, Client
 from lanekit import PLAIN, make_log
 from lanepair import request
+from laneremoting import ODD, odd, plain
+from laneremoting import STYLES as REMOTE_STYLES
 from whimbrel.pb.apache.rocketmq.v2 import service_pb2 as messaging
 
 CLIENT = "CLIENT"
@@ -41,6 +43,9 @@ def main() -> None:
         sends, acks = request(rng, rng.randrange(1, 4)), acknowledgement(rng)
         put("requests", f"send-{number}", sends)
         put("requests", f"ack-{number}", acks)
+        for style in REMOTE_STYLES:
+            frames = b"".join(plain(rng, opaque, style) for opaque in range(3)) + odd(rng, 3, rng.choice(ODD))
+            put("frames", f"{style}-{number}".replace(" ", "-"), bytes([rng.randrange(16), 255]) + frames)
         for style in STYLES:
             client = Client(rng, style, CLIENT)
             order = ((sends, PATH), (sends, PATH), (acks, ACK_PATH), (acks, ACK_PATH), (sends, PATH))

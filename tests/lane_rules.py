@@ -42,8 +42,10 @@ REPLICA_TESTS = (
 MEMBER_TESTS = ("tests/unit/replicator/test_lane_turns.py", "tests/property/test_lane_members.py")
 KEPT_TESTS = ("tests/property/test_lane_recovery.py",)
 BULK_TESTS = ("tests/property/test_lane_bulk.py",)
+REMOTE_TESTS = ("tests/property/test_lane_remoting.py", "-k", "not nearly_all")
 RECEIVE_FILES = ("ack.rs", "deliver.rs")
 PULL_FILES = ("digest.rs", "pull.rs")
+REMOTE_FILES = ("command.rs", "remote.rs")
 SEND_FILES = ("send.rs", "pass.rs", "calls.rs", "hpack.rs", "proto.rs")
 
 
@@ -534,6 +536,118 @@ RULES = (
         "*read == number && piece.end == begin",
         "*read == number",
     ),
+    Rule("a pull has so many records", "bulk.rs", "self.records.len() >= pulled.records_max || ", ""),
+    Rule("a pull has so many bytes", "bulk.rs", "(some && bytes > self.room)", "false"),
+    Rule(
+        "a pull's first record may be larger",
+        "bulk.rs",
+        "(some && bytes > self.room)",
+        "bytes > self.room",
+    ),
+    Rule("records that are gone are passed", "bulk.rs", " && place >= pulled.log_begin", ""),
+    Rule("a pull passes fillers", "bulk.rs", " && size != FILLER_SIZE", ""),
+    Rule("a pull leaves out other tags", "bulk.rs", "if wanted && size", "if size"),
+    # Sends of the remoting protocol
+    Rule("a header says each thing once", "command.rs", "if seen & 1 << number != 0 {", "if false {"),
+    Rule("a field is there once", "command.rs", " || fields.iter().any(|(before, _)| before.is(&name))", ""),
+    Rule("escapes in names count", "command.rs", "if !self.escaped && !other.escaped {", "if true {"),
+    Rule("nothing follows a header", "command.rs", "json.at == header.len() && ", ""),
+    Rule("a text has no control characters", "command.rs", "_ => return None, // a", "_ => {} // a"),
+    Rule("a number has no zero before it", "command.rs", " || (zero && size + minus > 1)", ""),
+    Rule("there are so many fields", "command.rs", "fields.len() >= FIELDS_MAX || ", ""),
+    Rule("a frame has a bound", "command.rs", " || length > limits.frame_max - LENGTH_BYTES", ""),
+    Rule("a header has a bound", "command.rs", "limits.header_max.min(0x00ff_ffff)", "0x00ff_ffff"),
+    Rule("a header has code and number", "command.rs", " && seen & 0b11 == 0b11", ""),
+    Rule("only sends are taken", "remote.rs", "(header.code != SEND && header.code != BATCH) || ", ""),
+    Rule("of flags there is oneway", "remote.rs", " || (header.flag != 0 && header.flag != ONEWAY)", ""),
+    Rule(
+        "group and template are there",
+        "remote.rs",
+        "let (_, _) = (group?, default?);",
+        "let _ = (group, default);",
+    ),
+    Rule("times have an end", "remote.rs", "fine && *value <= max", "fine"),
+    Rule("numbers are digits", "remote.rs", "fine && *value <= max", "*value <= max"),
+    Rule("-0 is a queue", "remote.rs", ".is_some_and(|value| value > 0)", ".is_some()"),
+    Rule("a property is there once", "remote.rs", " || found.iter().any(|(before, _)| *before == name)", ""),
+    Rule("CLUSTER is the broker's", "remote.rs", " || name == CLUSTER", ""),
+    Rule(
+        "special messages are Python's",
+        "remote.rs",
+        " || policy.special.iter().any(|one| one == name)",
+        "",
+    ),
+    Rule("empty values are dropped", "remote.rs", "name.is_empty() || value.is_empty()", "name.is_empty()"),
+    Rule(
+        "who does not wait is Python's",
+        "remote.rs",
+        'is_some_and(|value| value != "true")',
+        "is_some_and(|_| false)",
+    ),
+    Rule("WAIT is not stored", "remote.rs", "common.retain(|(name, _)| *name != WAIT);", ""),
+    Rule(
+        "a batch's properties come first",
+        "remote.rs",
+        "*value = value_of(&common, name).unwrap_or(value);",
+        "let _ = (name, value);",
+    ),
+    Rule("a batch's properties are each one's", "remote.rs", "own.push(*pair);", ""),
+    Rule("sizes in a batch are right", "remote.rs", "if size != rest.len() - behind.len() {", "if false {"),
+    Rule("a batch has a message", "remote.rs", "(!messages.is_empty()).then_some(())", "Some(())"),
+    Rule("a property text has a bound", "remote.rs", "text.len() > policy.text_max || ", ""),
+    Rule("a body has a bound", "remote.rs", " || body.len() > policy.body_max", ""),
+    Rule("traced messages are Python's", "remote.rs", "if policy.traced.iter().any(traced) {", "if false {"),
+    Rule(
+        "a message has an id",
+        "remote.rs",
+        'value_of(pairs, "UNIQ_KEY")?',
+        'value_of(pairs, "UNIQ_KEY").unwrap_or_default()',
+    ),
+    Rule("keys are words", "remote.rs", ".filter(|word| !word.is_empty())", ""),
+    Rule("transactions are not made by a flag", "remote.rs", "!(TRANSACTION_MASK | HOST_BITS)", "!HOST_BITS"),
+    Rule("hosts are what they are", "remote.rs", "!(TRANSACTION_MASK | HOST_BITS)", "!TRANSACTION_MASK"),
+    Rule("redeliveries are stored", "remote.rs", "&head.reconsume_times.to_be_bytes()", "&[0; 4]"),
+    Rule(
+        "a message has its own flag",
+        "remote.rs",
+        "&message.flag.to_be_bytes()",
+        "&head.flag.to_be_bytes()",
+    ),
+    Rule("oneway is not answered", "remote.rs", "if header.flag & ONEWAY == 0 {", "if true {"),
+    Rule("numbers may be negative", "remote.rs", "if header.opaque < 0 {", "if false {"),
+    Rule("ids are apart", "remote.rs", "if number > 0 {", "if false {"),
+    Rule(
+        "sampled messages are Python's",
+        "remote.rs",
+        "if messages.len() as u64 > self.log.unsampled {",
+        "if false {",
+    ),
+    Rule(
+        "each message counts to the sampled one",
+        "remote.rs",
+        "self.log.unsampled -= messages.len() as u64;",
+        "",
+    ),
+    Rule(
+        "records fit into the file",
+        "remote.rs",
+        "bytes > self.log.room - self.plan.records.len()",
+        "false",
+    ),
+    Rule(
+        "a queue that is read may be sent to",
+        "pass.rs",
+        "(queue_id < sent.queues)",
+        "(queue_id < sent.turns)",
+        REMOTE_TESTS,
+    ),
+    Rule(
+        "queues that are read take no turns",
+        "pass.rs",
+        "(u64::from(sent.turns))",
+        "(u64::from(sent.queues))",
+        REMOTE_TESTS,
+    ),
 )  # fmt: skip
 
 
@@ -629,6 +743,8 @@ def tests_of(rule: Rule) -> tuple[str, ...]:
         return PULL_TESTS
     if rule.file == "bulk.rs":
         return BULK_TESTS
+    if rule.file in REMOTE_FILES:
+        return REMOTE_TESTS
     return SEND_TESTS if rule.file in SEND_FILES else STORE_TESTS
 
 

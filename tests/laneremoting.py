@@ -28,7 +28,19 @@ from whimbrel.rpc.remoting.frames import HEAD
 from whimbrel.rpc.remoting.handlers import RemotingService
 from whimbrel.rpc.server.remoting import RemotingConnection
 
-__all__ = ["ODD", "STYLES", "RemoteSide", "TwoRemote", "framed", "hostile", "odd", "plain", "written"]
+__all__ = [
+    "ODD",
+    "STYLES",
+    "RemoteSide",
+    "Request",
+    "TwoRemote",
+    "framed",
+    "frames",
+    "hostile",
+    "odd",
+    "plain",
+    "written",
+]
 
 STYLES = ("java", "java 5", "go", "spaced")
 TEXTS = (
@@ -49,7 +61,7 @@ TOPICS = ("orders", "one", "many", "mixed", "fifo", "uneven", "reads")
 ODD = (
     "wait", "delay", "transaction", "timer", "no id", "twice", "cluster", "nul", "surrogate", "long text",
     "many pairs", "long body", "topic", "retry", "queue", "number", "missing", "unknown field", "batch flag",
-    "flag", "code", "member", "kind", "batch", "mixed batch", "byte", "context",
+    "flag", "code", "member", "kind", "batch", "mixed batch", "byte", "context", "json",
 )  # fmt: skip
 
 
@@ -328,7 +340,22 @@ def odd(rng: random.Random, opaque: int, kind: str) -> bytes:
         fields["e"] = rng.choice(["-1", "-7", "-0", "1", "3", "6", "299", "300", "2147483647", "-2147483649"])
     elif kind == "number":
         fields[rng.choice("defghjl")] = rng.choice(
-            ["", " 1", "+1", "1.0", "x", "-5", "2147483648", "9" * 30, "٣", 7, 1.5, True, "00000000012"]
+            [
+                "",
+                " 1",
+                "+1",
+                "1.0",
+                "x",
+                "-5",
+                "2147483648",
+                "9" * 30,
+                "٣",
+                7,
+                1.5,
+                True,
+                "00000000012",
+                "9" * 15,
+            ]
         )
     elif kind == "missing":
         fields.pop(rng.choice("abcdefgh"))
@@ -357,6 +384,8 @@ def odd(rng: random.Random, opaque: int, kind: str) -> bytes:
     data = request.bytes(rng, style, opaque)
     if kind == "batch":
         data = damaged_batch(rng, data)
+    elif kind == "json":
+        data = odd_header(rng, data)
     elif kind == "mixed batch":
         request.messages[0][1].extend(request.pairs)
         data = request.bytes(rng, style, opaque)
@@ -370,9 +399,11 @@ def damaged_batch(rng: random.Random, data: bytes) -> bytes:
     """Return a batch with a body that is none."""
     _, size = HEAD.unpack_from(data)
     header, body = data[8 : 8 + size], bytearray(data[8 + size :])
-    kind = rng.randrange(4)
+    kind = rng.randrange(5)
     if kind == 0:
         del body[rng.randrange(len(body)) :]
+    elif kind == 4:
+        body.clear()
     elif kind == 1:
         body[rng.randrange(20)] ^= 1 << rng.randrange(8)
     elif kind == 2:
@@ -380,6 +411,33 @@ def damaged_batch(rng: random.Random, data: bytes) -> bytes:
     else:
         body[-1] = 0xFF  # no UTF-8
     return framed(header, bytes(body))
+
+
+def odd_header(rng: random.Random, data: bytes) -> bytes:
+    """Return a send whose header is no usual JSON."""
+    _, size = HEAD.unpack_from(data)
+    header, body = data[8 : 8 + size], data[8 + size :]
+    end = header.rindex(b"}")
+    before, behind = rng.choice(
+        [
+            (b"{", b'{"flag":2,'),
+            (b'"extFields":{', b'"extFields":{"b":"one",'),
+            (b'"extFields":{', b'"extFields":{"\\u0062":"one",'),
+            (b'"extFields":{', b'"extFields":{"k":"\x01",'),
+            (b'"extFields":{', b'"extFields":{"k":"\\ud83d\\ude00\\\\\\"",'),
+            (b'"extFields":{', b'"extFields":{"k":"\\u12g4",'),
+            (b'"extFields":{', b'"extFields":{"k":{},'),
+            (b'"version":', b'"version":0'),
+            (b"{", b" {"),
+            (b"{", b"{,"),
+            (b'"flag"', b'"\\u0066lag"'),
+            (header[end:], b"} x"),
+            (header[end:], b"}" + b" " * (256 << 10)),
+            (header[end:], b",}"),
+            (header, header[:-1]),
+        ]
+    )
+    return framed(header.replace(before, behind, 1), body)
 
 
 def hostile(rng: random.Random) -> bytes:

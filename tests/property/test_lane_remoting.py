@@ -13,6 +13,7 @@ import pytest
 from lanepair import SEED, play_all, run
 from laneremoting import ODD, STYLES, TwoRemote, framed, hostile, odd, plain, written
 from lanetraffic import cuts
+from remotingkit import HOSTILE_FRAMES
 from whimbrel.broker.produce import admission
 from whimbrel.broker.remoting import sends
 from whimbrel.broker.remoting.lane import LIMITS
@@ -22,6 +23,7 @@ from whimbrel.rpc.remoting.frames import decode_frame
 
 REQUESTS = 3_000  # of each part, at least, in a round
 RECORDED = Path(__file__).parents[1] / "unit/rpc/remoting/recorded.jsonl"
+MANIFOLD = ("queue", "number", "missing", "member", "batch", "byte", "json")  # of which there are many
 ANSWERED: dict[str, dict[str, bool]] = {
     "at once": {},
     "parked": {"waits": True},
@@ -69,7 +71,7 @@ def test_what_is_odd_is_answered_the_same(tmp_path: Path, stub: socket.socket, k
             TwoRemote(tmp_path, stub, waits=kind == "wait", traced=kind == "context"),
         )
         two.feed(plain(rng, 0))
-        for number in range(1, 13):
+        for number in range(1, 61 if kind in MANIFOLD else 13):
             two.feed(odd(rng, 2 * number, kind))
             two.feed(plain(rng, 2 * number + 1))
             two.settle()
@@ -155,6 +157,7 @@ def test_headers_say_the_same(tmp_path: Path, stub: socket.socket) -> None:
     lines = [json.loads(line) for line in RECORDED.read_text().splitlines()]
     found = [recorded_frame(each, each.get("ext") or {}, number) for number, each in enumerate(lines)]
     found += [odd(rng, number, kind) for number, kind in enumerate(ODD * 20) if kind != "long body"]
+    found += [frame for frame in HOSTILE_FRAMES.values() if len(frame) >= 8 and frame[:4] > bytes(4)]
 
     def body() -> None:
         two = TwoRemote(tmp_path, stub)

@@ -24,6 +24,12 @@ pub struct Bounds {
     pub codes: Option<HashSet<u32>>,
 }
 
+/// Place, size and hash of the tags that an entry tells of; the hash is the low half of their code.
+fn unit(entry: &[u8]) -> Option<(i64, i32, u32)> {
+    let code = i64::from_be_bytes(field(entry, 12)?) as u32;
+    Some((i64::from_be_bytes(field(entry, 0)?), i32::from_be_bytes(field(entry, 8)?), code))
+}
+
 /// What a pull may have.
 #[derive(Debug)]
 pub struct Pulled {
@@ -95,11 +101,9 @@ impl Plan {
     pub fn take_pulled(&mut self, packed: &[u8], pulled: &Pulled) -> Option<usize> {
         let mut done = 0;
         for entry in packed.chunks_exact(UNIT_SIZE) {
-            let place = i64::from_be_bytes(field(entry, 0)?);
-            let size = i32::from_be_bytes(field(entry, 8)?);
-            let hash = i64::from_be_bytes(field(entry, 12)?) as u32;
-            let unwanted = self.bounds.codes.as_ref().is_some_and(|codes| !codes.contains(&hash));
-            if !(unwanted || size == FILLER_SIZE || place < pulled.log_begin) {
+            let (place, size, code) = unit(entry)?;
+            let wanted = self.bounds.codes.as_ref().is_none_or(|codes| codes.contains(&code));
+            if wanted && size != FILLER_SIZE && place >= pulled.log_begin {
                 let (some, bytes) = (!self.records.is_empty(), i64::from(size));
                 if self.records.len() >= pulled.records_max || (some && bytes > self.room) {
                     break;
@@ -116,9 +120,7 @@ impl Plan {
 
     /// Take an entry, whose record may be wanted or not; `None` where it is not for this plan.
     fn add(&mut self, entry: &[u8]) -> Option<()> {
-        let place = i64::from_be_bytes(field(entry, 0)?);
-        let size = i32::from_be_bytes(field(entry, 8)?);
-        let code = i64::from_be_bytes(field(entry, 12)?) as u32; // the low half is the hash of the tags
+        let (place, size, code) = unit(entry)?;
         if self.bounds.codes.as_ref().is_some_and(|codes| !codes.contains(&code)) {
             return Some(());
         }

@@ -3,7 +3,7 @@
 
 use whimbrel_core::ack::{AckPolicy, Delivery, Leases};
 use whimbrel_core::calls::Shape;
-use whimbrel_core::pass::{Log, Methods, Topics};
+use whimbrel_core::pass::{Found, Log, Methods, Topics};
 use whimbrel_core::send::Policy;
 
 pub const STORE_HOST: [u8; 8] = [127, 0, 0, 1, 0, 0, 0x2a, 0x9f];
@@ -14,8 +14,8 @@ pub struct Broker {
 
 impl Topics for Broker {
     type Queue = ();
-    fn find(&mut self, topic: &str) -> Option<(u32, u64)> {
-        (topic.len() < 20).then_some((4, 0))
+    fn find(&mut self, topic: &str) -> Option<Found> {
+        (topic.len() < 19).then_some(Found { queues: 4, turns: 4, turn: 0 })
     }
     fn queue(&mut self, _: &str, queue_id: u32) -> Option<((), i64)> {
         self.ends.get(queue_id as usize).map(|end| ((), *end))
