@@ -387,9 +387,6 @@ class BulkPlan:
             reads: what was read for each of `spans`.
         """
 
-    def pieces(self, reads: list[bytes]) -> list[tuple[int, int, int]] | None:
-        """Return where the records are in what was read: number of a read, begin, end; else as `cut`."""
-
 def plan_pull(
     packed: bytes,
     bounds: tuple[int, int, int],

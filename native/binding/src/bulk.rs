@@ -36,14 +36,6 @@ impl BulkPlan {
         self.plan.spans().collect()
     }
 
-    /// Where the records are in what was read: the number of a read, begin and end.
-    #[allow(clippy::needless_pass_by_value)] // as Python calls it
-    fn pieces(&self, reads: Vec<Bound<'_, PyBytes>>) -> PyResult<Option<Vec<(usize, usize, usize)>>> {
-        let data: Vec<&[u8]> = reads.iter().map(PyBytesMethods::as_bytes).collect();
-        let found = guarded(|| self.plan.pieces(&data))?;
-        Ok(found.map(|some| some.into_iter().map(|(read, at)| (read, at.start, at.end)).collect()))
-    }
-
     #[allow(clippy::needless_pass_by_value)] // as Python calls it
     fn cut<'py>(
         &self,

@@ -136,7 +136,7 @@ pub fn decoded<'py>(py: Python<'py>, frame: &[u8], limits: (usize, usize)) -> Py
     if found.has_fields {
         let dict = PyDict::new(py);
         for (name, value) in &found.fields {
-            dict.set_item(text(py, name), text(py, value))?;
+            dict.set_item(*name, text(py, value))?;
         }
         fields = Some(dict);
     }

@@ -95,15 +95,6 @@ impl<'a> Text<'a> {
         }
         out.push_str(rest);
     }
-    fn is(&self, other: &Text<'_>) -> bool {
-        if !self.escaped && !other.escaped {
-            return self.raw == other.raw;
-        }
-        let (mut one, mut two) = (String::new(), String::new());
-        self.put(&mut one);
-        other.put(&mut two);
-        one == two
-    }
 }
 
 /// The character that an escape stands for, and its bytes behind the backslash; `None` for half a pair, and for
@@ -148,7 +139,7 @@ pub struct Header<'a> {
     /// Whether there are any, of none as well.
     pub has_fields: bool,
     /// By name, in the order in which they stand there.
-    pub fields: Vec<(Text<'a>, Text<'a>)>,
+    pub fields: Vec<(&'a str, Text<'a>)>,
 }
 
 /// Read a header into `found`; `None` where it is not plain.
@@ -188,7 +179,8 @@ pub fn read<'a>(header: &'a str, found: &mut Header<'a>) -> Option<()> {
                 found.has_fields = true;
                 let fields = &mut found.fields;
                 json.object(|json, name| {
-                    if fields.len() >= FIELDS_MAX || fields.iter().any(|(before, _)| before.is(&name)) {
+                    let name = name.plain()?;
+                    if fields.len() >= FIELDS_MAX || fields.iter().any(|(before, _)| *before == name) {
                         return None;
                     }
                     fields.push((name, json.text_or_number()?));

@@ -139,7 +139,7 @@ fn head<'a>(header: &Header<'a>, policy: &Policy, text: &mut String) -> Option<H
     }
     let mut fields = [None::<Text<'a>>; NAMES.len()];
     for (name, value) in &header.fields {
-        let [name] = name.plain()?.as_bytes() else { return None };
+        let [name] = name.as_bytes() else { return None };
         fields[NAMES.iter().position(|one| one == name)?] = Some(*value);
     }
     let [group, topic, default, queues, queue, system, born, flag, properties, times, _, most, batch, _] =

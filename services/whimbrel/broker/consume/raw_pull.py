@@ -23,6 +23,7 @@ What a pull finds, and where the next one begins (RocketMQ: DefaultMessageStore.
 Where the log is another broker's, and may lag behind it, an offset outside the queue stays as it is.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Protocol
@@ -99,7 +100,7 @@ class RawPull:
     next_offset: int
     low: int
     high: int
-    records: list[memoryview] = field(default_factory=list)
+    records: Sequence[bytes | memoryview] = field(default_factory=list)
     messages: int = 0
     size: int = 0
     last_place: int | None = None
@@ -197,10 +198,10 @@ def by_lane(
         reads = [source.span(begin, end) for begin, end in spans]
     except (RangeGone, CorruptRecord):
         return False
-    pieces = passes.run(plan.pieces, reads)
-    if pieces is None:
+    records = passes.run(plan.cut, reads)  # in one piece: many pieces cost more than a copy
+    if records is None:
         return False
-    found.records = [memoryview(reads[number])[begin:end] for number, begin, end in pieces]
+    found.records = [records]
     found.next_offset += done
     found.messages, found.size, found.last_place = count, size, last_place
     return True
@@ -214,7 +215,7 @@ def pull_by_properties(source: RangedSource, request: RawRequest, low: int, high
     scanned = max(SCANNED_MAX // wanted.weight, 1)
     count = min(high - request.offset, scanned)
     packed = source.near_units(request.topic, request.queue_id, request.offset, count)
-    position = request.offset
+    position, records = request.offset, list[memoryview]()
     for place, size, code in UNIT.iter_unpack(packed):
         if size != FILLER_SIZE and wanted.admits_code(code):
             if found.messages >= most or (found.messages and found.size + size > room):
@@ -229,11 +230,12 @@ def pull_by_properties(source: RangedSource, request: RawRequest, low: int, high
             properties = decode_record(record).properties
             if wanted.admits(properties, properties.get("TAGS")):
                 found.status = Status.FOUND
-                found.records.append(memoryview(record))
+                records.append(memoryview(record))
                 found.messages += 1
                 found.size += size
                 found.last_place = place
         position += 1
+    found.records = records
     found.next_offset = max(position, request.offset + 1)
     return found
 
