@@ -40,11 +40,11 @@ COMPILED := typer._adapters, uvloop, whimbrel.cli.main, whimbrel.cli.dev, whimbr
 	whimbrel.broker.program, whimbrel.replicator.program, whimbrel.rpc.server.native, whimbrel.client.sync, \
 	whimbrel.rpc.client.native_streams, whimbrel.testing.host
 
-.PHONY: native-check test-lane fuzz-fast fuzz-native lane-rules wheel up down logs help setup fmt fmt-check lint types layers docs-settings proto proto-check check test test-transport test-all scenarios checklist interop official faults \
+.PHONY: native-check test-lane fuzz-fast fuzz-native lane-rules wheel up down logs help setup fmt fmt-check lint types layers docs-settings proto proto-check check test test-transport test-all scenarios checklist interop official clients4 clients4-record faults \
 	run bench beside bench-spark bitrot sim models failovers beside-failovers sim-power sim-majority sim-elections soak-sim soak soak-front hostile release-check clean
 
 help: ## list the targets
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
+	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
 
 .venv/.run: uv.lock pyproject.toml
 	$(call sync,--no-dev --group demo)
@@ -111,9 +111,10 @@ check: fmt-check lint types layers proto-check native-check ## all checks that r
 # The transport that is not the default serves once more where a test says that it matters (docs/testing.md).
 OTHER := WHIMBREL_TEST_TRANSPORT=other $(PY) -m pytest -q
 
-# These share the cores; what runs containers, Spark or real RocketMQ has the machine to itself.
+# These share the cores; what runs containers, Spark or real RocketMQ brokers has the machine to itself.
 IN_MEMORY := tests/unit tests/property tests/scenario
-PROCESSES := tests/integration
+# RocketMQ's own tests and clients mostly wait.
+PROCESSES := tests/integration tests/official tests/clients4
 ALONE := $(addprefix --ignore=,$(IN_MEMORY) $(PROCESSES))
 
 test: setup ## all tests but the slow ones; with real RocketMQ where java and mvn are present
@@ -159,6 +160,12 @@ checklist: setup ## write docs/checklist.md and docs/remoting-checklist.md from 
 
 official: setup ## RocketMQ 4.9.3's own integration tests against ours, and write docs/official.md (ARGS="--servers 4.9.3", ARGS="--classes tag batch")
 	PYTHONPATH=services:tests $(PY) -m official.run --page docs/official.md $(ARGS)
+
+clients4: setup ## scenarios of 4.x clients (Java, Go, C++) against ours, compared with what real servers gave (ARGS="--programs go --scenarios push")
+	PYTHONPATH=services:tests $(PY) -m clients4.run $(ARGS)
+
+clients4-record: setup ## play these scenarios twice against real RocketMQ 4.9.3 servers, and write tests/clients4/expected.json (ARGS)
+	PYTHONPATH=services:tests $(PY) -m clients4.run --servers 4.9.3 --record $(ARGS)
 
 interop: setup ## only the tests against real RocketMQ
 	$(PY) -m pytest -q tests/interop

@@ -1,4 +1,4 @@
-"""The statements that the remoting protocol is held to, and which tests show each: docs/remoting-checklist.md.
+"""What the remoting protocol is held to, and which tests show each: docs/remoting-checklist.md.
 
     python tests/remotingchecklist.py   # prints the page
     make checklist                      # writes it, and docs/checklist.md

@@ -22,6 +22,7 @@ from whimbrel.broker.remoting.transactions import EndTransactions
 from whimbrel.broker.tables.groups import GroupTable
 from whimbrel.broker.tables.remoting_clients import RemotingClients
 from whimbrel.broker.tables.topics import TopicTable
+from whimbrel.broker.timing.detour import DelayDetour
 from whimbrel.broker.transactions.records import make_half
 from whimbrel.broker.transactions.transactions import Transactions
 from whimbrel.deferred import Deferred
@@ -112,6 +113,16 @@ class HalfDetour:
         raise AssertionError("only gRPC's responses have entries")
 
 
+class TakenTimers:
+    """Keeps the records that wait for their times."""
+
+    def __init__(self) -> None:
+        self.taken: list[Any] = []
+
+    def take(self, properties: bytes, place: Any) -> None:
+        self.taken.append(place)
+
+
 class Handlers:
     """Sends and pulls over a store.
 
@@ -187,6 +198,11 @@ class Handlers:
 
         self.ends = EndTransactions(self.transactions, self.store, self.clients, otherwise)
         self.sends.detours[MessageType.TRANSACTION] = HalfDetour()
+        self.sends.detours[MessageType.DELAY] = DelayDetour(
+            "broker-a",
+            TakenTimers(),  # type: ignore[arg-type]
+            lambda: NOW,
+        )
         self.transactions.start()
         self.loop.turn()
         self.handles: dict[int, Handle] = {}

@@ -168,6 +168,7 @@ class IllegalDeliveryTime(RequestError):
 
     reason = "ILLEGAL_DELIVERY_TIME"
     code = 40012
+    remoting = 13
 
 
 class InvalidReceiptHandle(RequestError):

@@ -11,11 +11,14 @@ from pathlib import Path
 
 import pytest
 
+from electionkit import ElectedGroup
 from integration.test_broker_cluster import Peer
 from processes import Cluster, lone_broker, until
-from remotingkit import messages_in
+from remotingkit import messages_in, send_fields
 from remotingwire import Wire, heartbeat, pull_fields
 from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as v2
+from whimbrel.rpc.remoting.command import Command
+from whimbrel.rpc.remoting.signatures import signature_of
 
 pytestmark = pytest.mark.process
 
@@ -248,3 +251,77 @@ def test_6_1_29_58_state_survives_a_kill_and_the_slave_goes_on(tmp_path: Path) -
             assert offset_of(wire, "g29", "kept") == 7
             assert [message.body for message in wire.messages("kept")] == [b"%d" % n for n in range(10)]
             assert "%RETRY%g29" in json.dumps(wire.json(21))
+
+
+def test_a_new_leader_has_what_was_answered_by_the_old_one(tmp_path: Path) -> None:
+    """In a group that elects its leader: messages, positions, groups; and routes name the new one as 0."""
+    with ElectedGroup(tmp_path) as group:
+        leader = group.await_leader()
+        with Wire(leader.broker.grpc) as wire:
+            until(lambda: wire.send("kept", b"first", e=0).code == 0, timeout=10, what="a send that holds")
+            for number in range(20):
+                assert wire.send("kept", b"%d" % number, e=0).code == 0
+            assert wire.call(34, {}, heartbeat("c", group="g", topics={"kept": 1})).code == 0
+            assert wire.call(15, {GROUP: "g", "topic": "kept", QUEUE: 0, "commitOffset": 7}).code == 0
+            waiting = wire.start(11, pull_fields("kept", 0, end(wire, "kept", 0), sysFlag=6))
+            (follower, *_) = (each for each in group.members.values() if each is not leader)
+            with Wire(follower.broker.grpc) as other:
+                refused = other.send("kept", b"x", e=0)
+                assert refused.code == 14 and "master" in (refused.remark or "")
+            leader.kill()
+            with pytest.raises((ConnectionError, TimeoutError)):
+                wire.answer(waiting, timeout=5)
+        successor = group.await_leader(leader)
+        with Wire(successor.broker.grpc) as wire:
+            until(lambda: wire.send("kept", b"last", e=0).code == 0, timeout=10, what="a send that holds")
+            assert offset_of(wire, "g", "kept") == 7
+            assert "%RETRY%g" in json.dumps(wire.json(21))
+            bodies = [message.body for message in wire.messages("kept")]
+            assert set(bodies) >= {b"last", *(b"%d" % number for number in range(20))}
+        with Wire(group.endpoint) as names:
+            assert f'0:"{successor.broker.grpc}"' in names.call(105, {"topic": "kept"}).body.decode()
+
+
+@pytest.mark.parametrize("lane", ["auto", "off"])
+def test_requests_are_signed_by_an_account_or_name_none(tmp_path: Path, lane: str) -> None:
+    file = tmp_path / "accounts"
+    file.write_text("tool secret7\n")
+    settings = {
+        "remoting_admin": "none",
+        "auto_create_topics": True,
+        "auto_create_groups": True,
+        "lane": lane,
+    }
+    with lone_broker(tmp_path, index_entries=2000, remoting_accounts=file, **settings) as broker:
+        with Wire(broker.grpc) as wire:
+            wire.send("T", b"first", e=0)
+            assert wire.send("T", b"x", e=0, AccessKey="unknown", Signature="x").code == 0
+            wrong = wire.send("T", b"x", e=0, AccessKey="tool", Signature="x")
+            assert wrong.code == 1 and "tool" in (wrong.remark or "")
+            fields = {name: str(value) for name, value in send_fields("T", e=0, AccessKey="tool").items()}
+            signature = signature_of(Command(310, 1, fields, b"x"), b"secret7")
+            assert wire.call(310, fields | {"Signature": signature}, b"x").code == 0
+            assert len(wire.messages("T")) == 3
+            assert wire.call(215, {"topic": "T"}).code == 16
+
+
+# What each kind of client and tool sends, as recorded (clients, mqadmin) or read (Dashboard, benchmark).
+CLIENTS = {10, 11, 12, 14, 15, 29, 30, 31, 32, 33, 34, 35, 36, 37, 38, 41, 42, 46, 310, 320, 324, 325, 361}
+MQADMIN = {17, 21, 25, 26, 28, 200, 201, 202, 203, 204, 207, 208, 215, 222, 300, 305, 306, 307, 309, 315, 316}
+MQADMIN |= {317, 321, 328, 329, 351, 907}
+DASHBOARD = {12, 15, 17, 21, 26, 28, 33, 200, 201, 202, 203, 204, 207, 208, 215, 222, 300, 307, 309, 315, 351}
+BENCHMARK = {17, 310, 320}
+AT_NAMESERVERS = {100, 101, 102, 105, 106, 205, 206, 216, 219, 304, 311, 312, 313, 318, 319, 327}
+
+
+def test_6_1_46_47_59_all_requests_of_clients_and_tools_are_known(cluster: Cluster) -> None:
+    """Without their fields they fail, but none is answered as an unknown one."""
+    for address, codes in (
+        (cluster.master.grpc, CLIENTS | MQADMIN | DASHBOARD | BENCHMARK),
+        (cluster.slaves[0].grpc, CLIENTS | MQADMIN),
+        (cluster.nameserver.grpc, AT_NAMESERVERS),
+    ):
+        with Wire(address) as wire:
+            for code in sorted(codes - {222, 215, 207, 216}):  # these may wait, or take something away
+                assert wire.call(code).code != 3, code
+            assert wire.call(9999).code == 3

@@ -79,11 +79,14 @@ def ours(root: Path) -> Iterator[Cluster]:
         launched = []
         for name in BROKERS:
             store = root / name
+            port = realbroker.free_port((-2, 0, 1))
             broker = Process(
                 root,
                 "broker",
                 name,
                 store=store,
+                port=port,
+                vip_port=port - 2,
                 nameservers=[names.grpc],
                 auto_create_topics=True,
                 auto_create_groups=True,

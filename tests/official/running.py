@@ -30,7 +30,7 @@ from official.classes import CLASSES
 from sdkkit import cache, copied, tool
 from sdkkit import run as install
 
-__all__ = ["DEADLINE_S", "Outcome", "prepare", "run"]
+__all__ = ["DEADLINE_S", "Outcome", "compile_java", "prepare", "run"]
 
 HERE = Path(__file__).resolve().parent
 INSTALL_TIMEOUT_S = 300
@@ -75,11 +75,20 @@ def prepare() -> tuple[str, ...]:
         words = [mvn, "-q", "-B", "dependency:copy-dependencies", f"-DoutputDirectory={part}"]
         install(words, folder, "mvn dependency:copy-dependencies", INSTALL_TIMEOUT_S)
         part.rename(jars)
-    sources = [str(source) for source in sorted(folder.rglob("*.java"))]
     classes = folder / "classes"
-    classes.mkdir(exist_ok=True)
-    install([javac, "-cp", f"{jars}/*", "-d", str(classes), *sources], folder, "javac", INSTALL_TIMEOUT_S)
+    compile_java(javac, f"{jars}/*", sorted(folder.rglob("*.java")), classes)
     return (java, "-Xmx384m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-cp", f"{classes}:{jars}/*")
+
+
+def compile_java(javac: str, jars: str, sources: Sequence[Path], classes: Path) -> None:
+    """Compile where a source is newer than what was compiled last."""
+    stamp = classes / "compiled"
+    if stamp.exists() and all(source.stat().st_mtime < stamp.stat().st_mtime for source in sources):
+        return
+    classes.mkdir(exist_ok=True)
+    words = [javac, "-nowarn", "-cp", jars, "-d", str(classes), *map(str, sources)]
+    install(words, classes, "javac", INSTALL_TIMEOUT_S)
+    stamp.touch()
 
 
 def run(
@@ -98,6 +107,7 @@ def run(
     for name in names:
         left.put(name)
     done: queue.SimpleQueue[Outcome | None] = queue.SimpleQueue()
+    machines: list[Machine] = []
 
     def work(number: int) -> None:
         with contextlib.ExitStack() as stack:
@@ -106,13 +116,20 @@ def run(
             while (name := next_of(left)) is not None:
                 if machine is None or not machine.alive:
                     machine = Machine(name_server, root / str(number))
+                    machines.append(machine)
                     stack.callback(machine.kill)
                 done.put(machine.run(name, deadline_s))
 
     with ThreadPoolExecutor(jobs) as workers:
         running = [workers.submit(work, number) for number in range(jobs)]
-        for _ in range(jobs):
-            yield from iter(done.get, None)
+        try:
+            for _ in range(jobs):
+                yield from iter(done.get, None)
+        finally:  # the caller may have had enough
+            while next_of(left) is not None:
+                pass
+            for machine in machines:
+                machine.child.kill()
         for each in running:
             each.result()
 

@@ -88,12 +88,13 @@ def test_on_one_machine_without_an_activated_environment(cluster: Cluster, tmp_p
     check(run("local[2]", cluster, "here", tmp_path))
 
 
-@pytest.mark.slow  # the two below have workers of their own, too
+@pytest.mark.slow  # the last one has workers of its own, too
 def test_on_a_cluster_within_one_machine(cluster: Cluster, tmp_path: Path) -> None:
     fill(cluster, "within", MESSAGES)
     check(run("local-cluster[2,1,1024]", cluster, "within", tmp_path))
 
 
+@pytest.mark.slow
 def test_on_a_standalone_cluster(cluster: Cluster, tmp_path: Path) -> None:
     fill(cluster, "standalone", MESSAGES)
     package = "org.apache.spark.deploy"

@@ -11,7 +11,15 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "services" / "whimbrel"
-WAYS = ("Send", "Receive", "Acknowledge", "A forwarded call", "A replicated frame")
+WAYS = (
+    "Send",
+    "A send by the remoting protocol",
+    "A pull by the remoting protocol",
+    "Receive",
+    "Acknowledge",
+    "A forwarded call",
+    "A replicated frame",
+)
 BORDERS = ("TCP", "page", "table", "callback")  # no call by name leads there
 
 

@@ -103,7 +103,10 @@ DirOption = Annotated[
 PortOption = Annotated[
     int,
     typer.Option(
-        min=PORTS[0], max=PORTS[-1], help="Of the nameserver; others follow from PORT+10. 0: any free ports."
+        min=PORTS[0],
+        max=PORTS[-1],
+        help="Of the nameserver, for RocketMQ 5's SDKs and RocketMQ 4's clients; others follow from PORT+10."
+        " 0: any free ports.",
     ),
 ]
 FlushOption = Annotated[

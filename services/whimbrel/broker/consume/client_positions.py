@@ -7,20 +7,24 @@ each few seconds and when it gives the queue up. RocketMQ stores whatever it say
   that are still to come;
 - a commit that lies further back has no effect for as long as members own the positions: it is late, of a
   member that has lost the queue already. Without a member it resets, since a tool says so on purpose;
-- after a **reset** members go on with what they had read before, and would commit that. So a reset queue is
-  *redirected*: commits have no effect, and pulls are sent to the reset position, until a pull comes there, or
-  the position moves in another way.
+- after a **reset**, whichever protocol it came by, members go on with what they had read before, and would
+  commit that. So a reset queue is *redirected*: their commits have no effect, and pulls are sent to the reset
+  position, until a pull comes there, or the position moves in another way, or for `REDIRECT_MS`: a program
+  that keeps its offsets itself may pull from where it likes.
 
-    reset ──► redirected ──pull at the position, or an acknowledgement beyond it──► as always
+    reset ──► redirected ──pull at the position, acknowledgement, commit of a tool, time──► as always
 
 Redirections are kept in memory: a restart loses those whose clients have not followed yet, as RocketMQ 5's.
 """
 
+from collections.abc import Callable
+
 from whimbrel.broker.consume.positions import Positions
 
-__all__ = ["REDIRECTED_MAX", "ClientPositions"]
+__all__ = ["REDIRECTED_MAX", "REDIRECT_MS", "ClientPositions"]
 
 REDIRECTED_MAX = 100_000  # queues of groups; the oldest go first: some 30 MB
+REDIRECT_MS = 120_000  # clients follow within 40 s, and a silent one is no member after 120
 
 Place = tuple[str, str, int]  # group, topic, queue id
 
@@ -28,10 +32,18 @@ Place = tuple[str, str, int]  # group, topic, queue id
 class ClientPositions:
     """Reads, commits and resets positions for such clients; on the loop's thread."""
 
-    def __init__(self, positions: Positions) -> None:
-        """Take what the broker knows of positions."""
-        self.positions = positions
-        self.redirected: dict[Place, int] = {}
+    def __init__(
+        self, positions: Positions, *, wake: Callable[[str, int], None] = lambda topic, queue_id: None
+    ) -> None:
+        """Take what the broker knows of positions, and hear of its resets from now on.
+
+        Args:
+            positions: see above.
+            wake: has pulls that wait on a queue (topic, id) look again; may be set later.
+        """
+        self.positions, self.wake = positions, wake
+        self.redirected: dict[Place, tuple[int, int]] = {}  # position, and until when
+        positions.on_reset = self.was_reset
 
     def get(self, group: str, topic: str, queue_id: int) -> int | None:
         """Return a group's position; None where it has none."""
@@ -50,7 +62,9 @@ class ClientPositions:
         """
         place = group, topic, queue_id
         if self.target(place) is not None:
-            return
+            if owned:
+                return
+            del self.redirected[place]
         low, high = self.positions.store.queue_range(topic, queue_id)
         offset = min(max(offset, low), high)
         known = self.get(*place)
@@ -59,19 +73,14 @@ class ClientPositions:
         elif offset < known and not owned:
             self.positions.reset_offset(group, topic, queue_id, offset)
 
-    def reset(self, group: str, topic: str, queue_id: int, offset: int) -> None:
-        """Put a group's position anywhere in the queue, and have its clients follow.
-
-        Raises:
-            IllegalOffset: the offset lies outside the queue.
-            StoreFull: it can't be written down.
-        """
-        self.positions.reset_offset(group, topic, queue_id, offset)
+    def was_reset(self, group: str, topic: str, queue_id: int, offset: int) -> None:
+        """Have clients follow a position that was reset."""
         place = group, topic, queue_id
         self.redirected.pop(place, None)
         if len(self.redirected) >= REDIRECTED_MAX:
             del self.redirected[next(iter(self.redirected))]
-        self.redirected[place] = offset
+        self.redirected[place] = offset, self.positions.now() + REDIRECT_MS
+        self.wake(topic, queue_id)
 
     def redirect(self, group: str, topic: str, queue_id: int, offset: int) -> int | None:
         """Return where a pull at an offset is to go on instead; None: there."""
@@ -84,8 +93,11 @@ class ClientPositions:
 
     def target(self, place: Place) -> int | None:
         """Return where clients are to go, if the position is still there."""
-        target = self.redirected.get(place)
-        if target is not None and self.get(*place) != target:
+        found = self.redirected.get(place)
+        if found is None:
+            return None
+        target, until_ms = found
+        if self.get(*place) != target or self.positions.now() > until_ms:
             del self.redirected[place]
             return None
         return target

@@ -44,6 +44,8 @@ class Positions:
         self.store, self.follows = store, follows
         self.lease_store, self.table = lease_store, lease_store.table
         self.now, self.wake = now_ms, wake
+        # Called with group, topic, queue id and the position of each reset.
+        self.on_reset: Callable[[str, str, int, int], None] = lambda *place: None
 
     def update_offset(self, group: str, topic: str, queue_id: int, offset: int) -> None:
         """Commit a position: everything before it is done; a position that is lower already stays as it is.
@@ -91,6 +93,7 @@ class Positions:
         before = state.committed if state.started else None
         self.lease_store.commit_entries(state.encoder.done(state.epoch + 1, 0, offset))
         logger.info("%s on %s/%d was reset from %s to %d", group, topic, queue_id, before, offset)
+        self.on_reset(group, topic, queue_id, offset)
         self.wake(topic)
         return before
 

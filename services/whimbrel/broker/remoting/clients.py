@@ -27,7 +27,13 @@ from typing import Any, cast
 
 from whimbrel.broker.consume.filters import TagFilter, compile_filter
 from whimbrel.broker.remoting.group_creation import GroupCreation
-from whimbrel.broker.remoting.heartbeats import SQL, TAG, read_heartbeat, read_subscription
+from whimbrel.broker.remoting.heartbeats import (
+    HEARTBEAT_BYTES_MAX,
+    SQL,
+    TAG,
+    read_heartbeat,
+    read_subscription,
+)
 from whimbrel.broker.tables.groups import GroupTable
 from whimbrel.broker.tables.remoting_clients import (
     Consumes,
@@ -44,9 +50,10 @@ from whimbrel.rpc.remoting.fastjson import dump_body, load_body
 from whimbrel.rpc.remoting.handlers import Handle, Peer, Reply
 from whimbrel.store.codec import java_hash
 
-__all__ = ["TELL_S", "RemotingClientService"]
+__all__ = ["TELL_S", "RemotingClientService", "subscription_data"]
 
 TELL_S = 0.1  # between two rounds of 40
+SWEEP_S = 10.0  # between two looks for silent members, as in RocketMQ
 NOTIFY_FIELD = "notifyConsumerIdsChangedEnable"  # of a group's configuration
 
 logger = logging.getLogger(__name__)
@@ -82,6 +89,7 @@ class RemotingClientService:
         self.later, self.once_routed = later, once_routed
         self.to_tell: dict[str, None] = {}  # groups whose members have changed
         self.telling = False  # a round is due, or the time between two is not over
+        self.sweep_at = 0.0  # when silent members are looked for again
 
     def handles(self) -> dict[int, Handle]:
         """Return the handlers by code."""
@@ -149,8 +157,12 @@ class RemotingClientService:
             self.tell(group)
 
     def sweep(self) -> None:
-        """Forget members that are silent, and end their connections."""
-        told, gone = self.clients.expire(self.clock())
+        """Forget members that are silent, and end their connections, each `SWEEP_S`."""
+        now = self.clock()
+        if now < self.sweep_at:
+            return
+        self.sweep_at = now + SWEEP_S
+        told, gone = self.clients.expire(now)
         for group in told:
             self.tell(group)
         for peer in gone:
@@ -195,6 +207,8 @@ class RemotingClientService:
 
     def check_config(self, peer: Peer, request: Command) -> Reply:
         """Tell whether an expression compiles; that of tags is not looked at, as in RocketMQ."""
+        if len(request.body) > HEARTBEAT_BYTES_MAX:
+            raise BadRequest(f"the configuration has {len(request.body)} bytes")
         found = load_body(request.body, "the configuration").get("subscriptionData")
         if found is None:
             return Reply()

@@ -11,7 +11,8 @@ one (the client tries again).
 
 Replies with the codes 0, 19, 20 and 21 have all four fields, which clients unbox; the remark is the status.
 On a slave offsets outside the queue are not corrected, and what is 21 on a master is 20, as in RocketMQ: the
-slave may lag. Slaves commit nothing.
+slave may lag. There a pull that may wait does so: without a master its client would ask over and over. Slaves
+commit nothing.
 
 A peer that leaves much unread gets no messages until it has read: 20, and the offset that it has asked for.
 
@@ -48,6 +49,7 @@ __all__ = ["Pulls"]
 COMMIT, SUSPEND, NAMES_SUBSCRIPTION = 1, 2, 4
 SUSPEND_MS_MAX = 60_000  # Java's clients ask for 15 s, and wait 30 s for the answer
 
+OUTSIDE: Final = (Status.OFFSET_TOO_SMALL, Status.OFFSET_OVERFLOW_BADLY)
 CODES: Final = {
     Status.FOUND: ResponseCode.SUCCESS,
     Status.NO_MATCHED_MESSAGE: ResponseCode.PULL_RETRY_IMMEDIATELY,
@@ -243,6 +245,8 @@ class Pulls:
 
     def may_wait(self, pull: HeldPull, found: RawPull) -> bool:
         """Return whether a pull that found this has to wait for a message."""
+        if not self.master and found.status in OUTSIDE:
+            return True
         return self.code(pull, found) == ResponseCode.PULL_NOT_FOUND
 
     def code(self, pull: HeldPull, found: RawPull) -> ResponseCode:

@@ -15,7 +15,7 @@ Members that consume by broadcast have positions of their own: they are told, an
 (`queueId`), and an offset in place of the time (`offset`).
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import cast
 
 from whimbrel.broker.api.table_changes import TableChanges
@@ -40,7 +40,6 @@ class RemotingResets:
         positions: ClientPositions,
         *,
         broker_name: str,
-        wake: Callable[[str, int], None],
     ) -> None:
         """Take what is read and changed.
 
@@ -49,11 +48,10 @@ class RemotingResets:
             clients: members, who are told.
             positions: those of groups.
             broker_name: names the queues.
-            wake: has held pulls of a queue (topic, id) look again.
         """
         self.changes, self.topics, self.store = changes, changes.topics, changes.store
         self.clients, self.positions = clients, positions
-        self.broker_name, self.wake = broker_name, wake
+        self.broker_name = broker_name
 
     def handles(self) -> dict[int, Handle]:
         """Return the handlers by code."""
@@ -67,8 +65,7 @@ class RemotingResets:
         members = self.clients.group(group)
         if members is None or not members.broadcasting:
             for queue_id, offset in targets.items():
-                self.positions.reset(group, topic, queue_id, offset)
-                self.wake(topic, queue_id)
+                self.positions.positions.reset_offset(group, topic, queue_id, offset)
         table = {
             MessageQueue(self.broker_name, queue_id, topic): offset for queue_id, offset in targets.items()
         }

@@ -7,6 +7,7 @@
     21   GET_ALL_TOPIC_CONFIG                all of them, with the version
     300  QUERY_TOPIC_CONSUME_BY_WHO          groups with members that subscribe to it, or with an offset on it
     305  GET_SYSTEM_TOPIC_LIST_FROM_BROKER   the broker's own topics
+    321  QUERY_CONSUME_QUEUE                 entries of a queue, and whether a group wants them by their tags
 
 **17.** Attributes are 5.x's: `+name=value` sets one, `-name` takes it away, joined by commas. `message.type`
 is kept; others name what is not here (`queue.type=BatchCQ`, which the OpenMessaging benchmark wants of every
@@ -21,6 +22,7 @@ from dataclasses import replace
 
 from whimbrel.broker.api.table_changes import TableChanges, checked_permission, checked_queues
 from whimbrel.broker.consume.positions import Positions
+from whimbrel.broker.remoting.clients import subscription_data
 from whimbrel.broker.tables.remoting_clients import RemotingClients
 from whimbrel.errors import BadRequest, TopicNotFound
 from whimbrel.model.topic import MessageType, TopicConfig
@@ -34,6 +36,7 @@ __all__ = ["ON_SLAVE", "RemotingTopics", "altered_type"]
 TYPE_ATTRIBUTE = "message.type"
 FILTER_TYPES = ("SINGLE_TAG", "MULTI_TAG")
 ATTRIBUTES_CHARS_MAX = 4096
+ENTRIES_MAX = 1024  # of a queue, in a reply
 ON_SLAVE = "this is a slave, whose tables are its master's: nothing was changed here"
 
 
@@ -58,6 +61,7 @@ class RemotingTopics:
             RequestCode.GET_ALL_TOPIC_CONFIG: self.show_all,
             RequestCode.QUERY_TOPIC_CONSUME_BY_WHO: self.groups_of,
             RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER: self.list_system,
+            RequestCode.QUERY_CONSUME_QUEUE: self.show_entries,
         }
 
     def put(self, peer: Peer, request: Command) -> Reply:
@@ -138,6 +142,32 @@ class RemotingTopics:
         """List the broker's own topics."""
         own = [name for name in self.topics.rows if self.topics.is_system(name)]
         return Reply(body=[dump_body({"topicList": sorted(own)})])
+
+    def show_entries(self, peer: Peer, request: Command) -> Reply:
+        """Show entries of a queue from an index on."""
+        topic, queue_id = self.find(request).name, request.int32("queueId")
+        index, count = request.int64("index"), min(request.int32("count"), ENTRIES_MAX)
+        low, high = self.store.queue_range(topic, queue_id)
+        members = self.clients.group(request.fields.get("consumerGroup", ""))
+        wanted = None if members is None else members.subscription(topic)
+        selected = None if wanted is None else wanted.filter
+        units = self.store.queue_units(topic, queue_id, index, count) if low <= index and count > 0 else []
+        body = {
+            "filterData": None if wanted is None else wanted.expression,
+            "maxQueueIndex": high,
+            "minQueueIndex": low,
+            "queueData": [
+                {
+                    "eval": selected is None or selected.admits_code(code),
+                    "physicOffset": place,
+                    "physicSize": size,
+                    "tagsCode": code,
+                }
+                for place, size, code in units
+            ],
+            "subscriptionData": None if wanted is None else subscription_data(wanted),
+        }
+        return Reply(body=[dump_body(body)])
 
 
 def wanted_topic(request: Command) -> TopicConfig:

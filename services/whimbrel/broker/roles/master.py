@@ -337,7 +337,9 @@ class MasterRole(Role):
     def request_lane(self) -> RemotingLane | None:
         """Return what takes plain requests of the remoting protocol, where the compiled lane is active."""
         lane = self.broker_lane
-        return None if lane is None else RemotingSendLane(lane, self.remoting_messages.sends)
+        if lane is None or self.context.remoting_accounts:  # signatures are checked by Python
+            return None
+        return RemotingSendLane(lane, self.remoting_messages.sends)
 
     def special_calls(self) -> dict[str, Handle]:
         """Return the handlers of calls about messages that are not plain ones."""

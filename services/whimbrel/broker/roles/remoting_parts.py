@@ -114,8 +114,8 @@ def make_parts(role: "Role") -> RemotingParts:
         context.remoting_clients,
         role.client_positions,
         broker_name=name,
-        wake=role.pulls.held.on_arrival,
     )
+    role.client_positions.wake = role.pulls.held.on_arrival
     runtime = RemotingRuntime(
         changes,
         traffic,

@@ -4,7 +4,7 @@ import pytest
 
 from consumekit import Rig, offsets
 from whimbrel.broker.consume import client_positions
-from whimbrel.broker.consume.client_positions import ClientPositions
+from whimbrel.broker.consume.client_positions import REDIRECT_MS, ClientPositions
 from whimbrel.errors import IllegalOffset
 
 
@@ -80,7 +80,7 @@ def test_6_1_28_a_commit_is_seen_by_receives_and_an_acknowledgement_by_clients(c
 
 def test_after_a_reset_clients_are_sent_there_and_their_old_commits_have_no_effect(commits: Commits) -> None:
     commits.commit(8)
-    commits.positions.reset("g", "t", 0, 2)
+    commits.rig.consumption.positions.reset_offset("g", "t", 0, 2)
     assert commits.position == 2
     assert commits.commit(9) == 2, "where the client had read on to"
     assert commits.redirect(9) == 2
@@ -92,30 +92,47 @@ def test_after_a_reset_clients_are_sent_there_and_their_old_commits_have_no_effe
 
 def test_a_reset_forward_is_followed_as_well(commits: Commits) -> None:
     commits.commit(1)
-    commits.positions.reset("g", "t", 0, 10)
+    commits.rig.consumption.positions.reset_offset("g", "t", 0, 10)
     assert commits.commit(3) == 10 and commits.redirect(3) == 10
 
 
 def test_a_redirection_ends_when_the_position_moves_otherwise(commits: Commits) -> None:
     commits.commit(8)
-    commits.positions.reset("g", "t", 0, 2)
+    commits.rig.consumption.positions.reset_offset("g", "t", 0, 2)
     commits.rig.ack(*commits.rig.take()[:1])
     assert commits.position == 3
     assert commits.redirect(9) is None and commits.commit(5) == 5
 
 
+def test_a_tool_that_commits_is_listened_to_after_a_reset(commits: Commits) -> None:
+    commits.commit(8)
+    assert commits.commit(2, owned=False) == 2
+    assert commits.commit(9) == 2, "a member that has not followed"
+    assert commits.commit(5, owned=False) == 5
+    assert commits.commit(6) == 6
+
+
+def test_a_redirection_ends_after_a_while(commits: Commits) -> None:
+    commits.commit(8)
+    commits.rig.consumption.positions.reset_offset("g", "t", 0, 2)
+    commits.rig.clock.advance(REDIRECT_MS)
+    assert commits.redirect(9) == 2
+    commits.rig.clock.advance(1)
+    assert commits.redirect(9) is None
+
+
 def test_a_reset_outside_the_queue_is_refused(commits: Commits) -> None:
     commits.commit(8)
     with pytest.raises(IllegalOffset):
-        commits.positions.reset("g", "t", 0, 11)
+        commits.rig.consumption.positions.reset_offset("g", "t", 0, 11)
     assert commits.position == 8 and commits.redirect(8) is None
 
 
 def test_redirections_are_bounded(commits: Commits, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client_positions, "REDIRECTED_MAX", 1)
     commits.rig.store.put("t", 1)
-    commits.positions.reset("g", "t", 0, 2)
-    commits.positions.reset("g", "t", 0, 3)
-    assert commits.positions.redirected == {("g", "t", 0): 3}
-    commits.positions.reset("g", "t", 1, 1)
-    assert commits.positions.redirected == {("g", "t", 1): 1}
+    commits.rig.consumption.positions.reset_offset("g", "t", 0, 2)
+    commits.rig.consumption.positions.reset_offset("g", "t", 0, 3)
+    assert list(commits.positions.redirected) == [("g", "t", 0)] and commits.redirect(9) == 3
+    commits.rig.consumption.positions.reset_offset("g", "t", 1, 1)
+    assert list(commits.positions.redirected) == [("g", "t", 1)]

@@ -73,6 +73,17 @@ def test_6_1_22_a_slave_corrects_nothing(tmp_path: Path) -> None:
     assert where(rig.pull(-1)) == (20, "OFFSET_TOO_SMALL", "-1", "0", "1")
     rig.pull(0, sysFlag=5, commitOffset=1)
     assert not rig.commits
+    waiting = held(rig.pull(2, sysFlag=6))  # the slave lags: what comes before is not for it
+    rig.send()
+    rig.run_soon()
+    held(waiting)
+    rig.send(body=b"came")
+    rig.run_soon()
+    assert bodies(waiting) == [b"came"]
+    lost = held(rig.pull(9, sysFlag=6))
+    rig.now_ms = 16_000
+    rig.pulls.expire()
+    assert where(lost) == (20, "OFFSET_OVERFLOW_BADLY", "9", "0", "3")
     rig.close()
 
 

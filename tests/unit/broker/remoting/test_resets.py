@@ -42,8 +42,8 @@ class Rig(Broker):
             self.clients,
             self.positions,
             broker_name="broker-a",
-            wake=pulls.held.on_arrival,
         )
+        self.positions.wake = pulls.held.on_arrival
         self.handles = {**pulls.handles(), **resets.handles()}
         self.topic(queues=2)
         self.group()
@@ -129,6 +129,19 @@ def test_6_1_50_a_pull_that_is_held_is_answered_at_once(rig: Rig) -> None:
         callback()
     assert isinstance(held.result, Reply)
     assert (held.result.code, held.result.fields["nextBeginOffset"]) == (21, "0")
+
+
+def test_members_follow_a_reset_that_came_by_grpc(rig: Rig) -> None:
+    rig.join(FakePeer())
+    held = rig.pull(5)
+    assert isinstance(held, Deferred)
+    rig.consumption.positions.reset_offset("G", "T", 0, 1)
+    for callback in rig.soon:
+        callback()
+    assert isinstance(held.result, Reply)
+    assert (held.result.code, held.result.fields["nextBeginOffset"]) == (21, "1")
+    rig.positions.commit("G", "T", 0, 5, owned=True)
+    assert rig.position == 1
 
 
 def test_members_of_a_broadcast_are_told_and_nothing_moves(rig: Rig) -> None:

@@ -179,6 +179,28 @@ def test_6_1_38_delay_levels_wait_in_queues_of_their_own(rig: Handlers) -> None:
     assert len(rig.stored("T", 2)) == 1
 
 
+@pytest.mark.parametrize(
+    ("text", "due_ms"),
+    [
+        (f"TIMER_DELIVER_MS\x01{NOW + 5000}", NOW + 5000),
+        ("TIMER_DELAY_SEC\x013", NOW + 3000),
+        ("TIMER_DELAY_MS\x01700", NOW + 700),
+    ],
+)
+def test_times_of_delivery_of_5x_clients_wait_for_the_timer(rig: Handlers, text: str, due_ms: int) -> None:
+    rig.topic("T")
+    assert rig.send(e=1, i=f"{text}\x02UNIQ_KEY\x01ID").code == 0
+    (waiting,) = rig.stored("rmq_sys_wheel_timer")
+    assert waiting.properties["REAL_TOPIC"] == "T" and waiting.properties["REAL_QID"] == "1"
+    assert 0 <= due_ms - int(waiting.properties["TIMER_OUT_MS"]) <= 1000 and not rig.stored("T", 1)
+
+
+def test_a_time_of_delivery_that_is_past_or_far_ahead(rig: Handlers) -> None:
+    rig.topic("T")
+    assert rig.send(i=f"TIMER_DELIVER_MS\x01{NOW - 1}").code == 0 and len(rig.stored("T")) == 1
+    assert rig.send(i=f"TIMER_DELIVER_MS\x01{NOW + 25 * 3_600_000}").code == 13
+
+
 def test_sizes_are_bounded(rig: Handlers) -> None:
     rig.topic("T")
     assert rig.send(body=bytes((4 << 20) + 1)).code == 13

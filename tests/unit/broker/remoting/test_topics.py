@@ -174,6 +174,25 @@ def test_who_consumes_a_topic(rig: Rig) -> None:
     assert rig.json(300, topic="V") == {"groupList": []}
 
 
+def test_entries_of_a_queue(rig: Rig) -> None:
+    rig.topic()
+    rig.put(3)
+    asked = {"topic": "T", "queueId": 0, "index": 1, "count": 5, "consumerGroup": "G"}
+    found = rig.json(321, **asked)
+    assert (found["minQueueIndex"], found["maxQueueIndex"]) == (0, 3) and "subscriptionData" not in found
+    assert [one["eval"] for one in found["queueData"]] == [True, True]
+    place, size, code = rig.store.queue_units("T", 0, 1, 1)[0]
+    assert found["queueData"][0] == {
+        "eval": True, "physicOffset": place, "physicSize": size, "tagsCode": code,
+    }  # fmt: skip
+    rig.join(FakePeer(), "G", "T")
+    assert rig.json(321, **asked)["subscriptionData"]["subString"] == "*"
+    assert rig.json(321, **asked | {"index": 99})["queueData"] == []
+    assert rig.json(321, **asked | {"count": -1})["queueData"] == []
+    assert rig.json(321, **asked | {"queueId": 7})["queueData"] == []
+    assert rig(321, **asked | {"topic": "U"}).code == 17
+
+
 def test_the_brokers_own_topics(rig: Rig) -> None:
     rig.topic()
     found = rig.json(305)["topicList"]

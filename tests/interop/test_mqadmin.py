@@ -1,0 +1,165 @@
+"""mqadmin of 4.9.3 and of 5.3.3 at our processes: each command works, and shows what is there.
+
+Numbers are those of the gateway's checklist: 46 and 47 each command without an exception, 48 what
+`clusterList` shows, 49 requests that go through to a client, 50 resets, 51 deletions, 52 settings.
+"""
+
+import os
+import queue
+import subprocess
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from processes import Cluster, until
+from realbroker import kit, need_kit
+
+pytestmark = pytest.mark.interop
+
+SOURCE = Path(__file__).parent / "java" / "AdminCommands.java"
+COMMAND_S = 60.0
+ENDED = "### the process has ended"
+TOPIC, GROUP = "T_tools", "G_tools"
+
+
+class Tools:
+    """A Java process with a producer, a consumer and mqadmin."""
+
+    def __init__(self, version: str, root: Path, names: str) -> None:
+        self.version = version
+        jars = kit("resolve", version).strip()
+        (root / "conf").mkdir()
+        (root / "conf" / "logback_tools.xml").write_text("<configuration/>")
+        subprocess.run(["javac", "-nowarn", "-cp", jars, "-d", str(root), str(SOURCE)], check=True)
+        self.child = subprocess.Popen(
+            [
+                *("java", "-Xmx192m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", f"-Duser.home={root}"),
+                *("-cp", f"{root}:{jars}", "AdminCommands", names, TOPIC, GROUP),
+            ],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            env=os.environ | {"ROCKETMQ_HOME": str(root)},
+        )
+        self.lines: queue.Queue[str] = queue.Queue()
+        threading.Thread(target=self.read, daemon=True).start()
+        while not (line := self.lines.get(timeout=COMMAND_S)).startswith(("ready", "missing")):
+            pass
+        word, self.client, self.message = line.split()
+        assert word == "ready", "not all messages were consumed"
+
+    def read(self) -> None:
+        assert self.child.stdout is not None
+        for line in self.child.stdout:
+            self.lines.put(line.rstrip("\n"))
+        self.lines.put(ENDED)
+
+    def __call__(self, *words: object) -> str:
+        """Run a command and return what it prints; it must print no exception."""
+        assert self.child.stdin is not None
+        self.child.stdin.write("\t".join(map(str, words)) + "\n")
+        self.child.stdin.flush()
+        found = []
+        while (line := self.lines.get(timeout=COMMAND_S)) not in ("### end", ENDED):
+            found.append(line)
+        text = "\n".join(found)
+        assert line != ENDED and "Exception" not in text, f"{words}: {text}"
+        return text
+
+    def close(self) -> None:
+        self.child.kill()
+        self.child.wait()
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    need_kit()
+    with Cluster(tmp_path_factory.mktemp("tools"), slaves=1) as running:
+        running.wait_usable()
+        yield running
+
+
+@pytest.fixture(scope="module", params=["4.9.3", "5.3.3"])
+def tools(
+    request: pytest.FixtureRequest, cluster: Cluster, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Tools]:
+    found = Tools(request.param, tmp_path_factory.mktemp("java"), cluster.endpoint)
+    yield found
+    found.close()
+
+
+def test_48_the_brokers_of_a_cluster(tools: Tools, cluster: Cluster) -> None:
+    text = tools("clusterList")
+    for broker in (cluster.master, *cluster.slaves):
+        assert broker.grpc in text
+    assert text.count("V4_9_3") == 2
+    assert "broker-a" in tools("clusterList", "-m")
+    assert "commitLogMaxOffset" in tools("brokerStatus", "-b", cluster.master.grpc)
+
+
+def test_46_47_topics(tools: Tools, cluster: Cluster) -> None:
+    assert TOPIC in tools("topicList")
+    assert TOPIC in tools("topicList", "-c")
+    assert tools("topicStatus", "-t", TOPIC).count("broker-a") == 4
+    assert "success" in tools("updateTopic", "-c", "DefaultCluster", "-t", "T_made", "-r", 4, "-w", 4)
+    assert "T_made" in tools("topicList")
+    assert "success" in tools("updateTopicPerm", "-b", cluster.master.grpc, "-t", "T_made", "-p", 4)
+    assert "#InTPS" in tools("statsAll", "-t", TOPIC)
+    assert "success" in tools("deleteTopic", "-c", "DefaultCluster", "-t", "T_made")
+    assert "T_made" not in tools("topicList")
+
+
+def test_46_47_groups(tools: Tools, cluster: Cluster) -> None:
+    assert "success" in tools("updateSubGroup", "-c", "DefaultCluster", "-g", "G_made", "-r", 3)
+    assert "groupName" in tools("getConsumerConfig", "-g", "G_made")
+
+    def caught_up() -> bool:
+        rows = [line.split() for line in tools("consumerProgress", "-g", GROUP).splitlines()]
+        behind = [row[3:6] for row in rows if row[:1] == [TOPIC]]
+        return len(behind) == 4 and all(end == done and left == "0" for end, done, left in behind)
+
+    until(caught_up, timeout=20, what="the consumer's positions, which it commits after 10 s")
+    assert GROUP in tools("consumerProgress")
+    text = tools("consumerConnection", "-g", GROUP)
+    assert tools.client in text and "TagA || TagB" in text and "CONSUME_FROM_FIRST_OFFSET" in text
+    assert "JAVA" in tools("producerConnection", "-g", f"{GROUP}-producer", "-t", TOPIC)
+    assert TOPIC in tools("brokerConsumeStats", "-b", cluster.master.grpc)
+    assert "success" in tools("deleteSubGroup", "-c", "DefaultCluster", "-g", "G_made")
+
+
+def test_49_requests_that_go_through_to_a_client(tools: Tools) -> None:
+    assert "Rebalance OK" in tools("consumerStatus", "-g", GROUP)
+    words = ["queryMsgById", "-i", tools.message, "-g", GROUP, "-d", tools.client]
+    text = tools(*words, *(("-t", TOPIC) if tools.version == "5.3.3" else ()))
+    assert "CR_SUCCESS" in text
+
+
+def test_50_resets_of_a_group_that_is_online_and_of_one_that_is_not(tools: Tools) -> None:
+    assert tools("resetOffsetByTime", "-g", GROUP, "-t", TOPIC, "-s", "now").count("broker-a") == 4
+    tools("cloneGroupOffset", "-s", GROUP, "-d", "G_offline", "-t", TOPIC)
+    text = tools("resetOffsetByTime", "-g", "G_offline", "-t", TOPIC, "-s", "0")
+    rows = [line.split() for line in text.splitlines() if line.startswith("broker-a")]
+    assert sorted(rows) == [["broker-a", str(number), "0"] for number in range(4)]
+    assert tools("skipAccumulatedMessage", "-g", "G_offline", "-t", TOPIC).count("broker-a") == 4
+
+
+def test_52_settings(tools: Tools, cluster: Cluster) -> None:
+    address = cluster.master.grpc
+    assert "fileReservedTime" in tools("getBrokerConfig", "-b", address)
+    assert "success" in tools("updateBrokerConfig", "-b", address, "-k", "fileReservedTime", "-v", "48")
+    with pytest.raises(AssertionError, match="nothing was changed"):
+        tools("updateBrokerConfig", "-b", address, "-k", "rocketmqHome", "-v", "/tmp")
+    assert "success" in tools("cleanExpiredCQ", "-b", address)
+    assert "success" in tools("cleanUnusedTopic", "-b", address)
+
+
+def test_47_commands_that_only_5_x_has(tools: Tools, cluster: Cluster) -> None:
+    if tools.version == "4.9.3":
+        pytest.skip("they came later")
+    made = tools("updateTopic", "-c", "DefaultCluster", "-t", "T_fifo", "-a", "+message.type=FIFO")
+    assert "success" in made
+    assert GROUP in tools("producer", "-b", cluster.master.grpc)
+    assert "#InSyncSlaveNum\t1" in tools("haStatus", "-b", cluster.master.grpc)
