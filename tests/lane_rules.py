@@ -632,13 +632,6 @@ RULES = (
         "false",
     ),
     Rule(
-        "a queue that is read may be sent to",
-        "pass.rs",
-        "(queue_id < sent.queues)",
-        "(queue_id < sent.turns)",
-        REMOTE_TESTS,
-    ),
-    Rule(
         "queues that are read take no turns",
         "pass.rs",
         "(u64::from(sent.turns))",

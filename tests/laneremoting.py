@@ -27,6 +27,7 @@ from whimbrel.model.topic import TopicConfig
 from whimbrel.rpc.remoting.frames import HEAD
 from whimbrel.rpc.remoting.handlers import RemotingService
 from whimbrel.rpc.server.remoting import RemotingConnection
+from whimbrel.store.options import StoreOptions
 
 __all__ = [
     "ODD",
@@ -136,10 +137,12 @@ def frames(data: bytes) -> dict[int, list[bytes]]:
 class TwoRemote:
     """Both sides, with one connection each."""
 
-    def __init__(self, root: Path, stub: socket.socket, **how: Any) -> None:
+    def __init__(
+        self, root: Path, stub: socket.socket, *, options: StoreOptions = OPTIONS, **how: Any
+    ) -> None:
         self.lane, self.stub = lane_or_skip(), stub
-        self.python = RemoteSide(root / "python", None, OPTIONS, **how).open()
-        self.compiled = RemoteSide(root / "lane", self.lane, OPTIONS, **how).open()
+        self.python = RemoteSide(root / "python", None, options, **how).open()
+        self.compiled = RemoteSide(root / "lane", self.lane, options, **how).open()
         self.sides = self.python, self.compiled
         self.connections = [side.connect_remote(stub) for side in self.sides]
 
@@ -357,6 +360,8 @@ def odd(rng: random.Random, opaque: int, kind: str) -> bytes:
                 "9" * 15,
             ]
         )
+        if rng.random() < 0.2:
+            fields["g"] = rng.choice(["-5", "+5"])
     elif kind == "missing":
         fields.pop(rng.choice("abcdefgh"))
     elif kind == "unknown field":

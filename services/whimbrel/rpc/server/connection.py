@@ -116,7 +116,7 @@ class NativeConnection(asyncio.Protocol):
         self.uncounted += len(data)
         gathered, lane = server.gathered, self.lane
         if gathered is not None and lane is not None and lane.idle < IDLE_READS_MAX and lane.lane.active:
-            if gathered.add(self, data):
+            if gathered.add(self, data, partial=bool(self.conn.buffer)):
                 return
             data = gathered.withdraw(self) + data  # without a copy where none waits
         read_end = server.read_end

@@ -4,6 +4,8 @@
     read of B ──┼──► one pass ────────┼──► answers of B
     read of C ──┘    (`lane_calls`)   └──► what is Python's of C
 
+Connections of the remoting protocol do the same, in passes of their own (`remoting_lane`).
+
 A pass costs the interpreter about as much as several calls cost the lane, whatever it has. Where each of many
 connections brings a call at a time, one pass for all of them saves most of that. The loop's next iteration
 comes before it waits again, behind the reads of all connections that were ready.
@@ -20,14 +22,18 @@ their own. Of all connections `WAITING_BYTES_MAX`; what comes beyond is handled 
 `PASS_READS_MAX` reads.
 """
 
+from collections.abc import Sequence
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from whimbrel.rpc.server.lane_calls import LaneCalls, LaneFault, LanePass
 from whimbrel.rpc.server.read_end import ReadEnd
+from whimbrel.rpc.server.remoting_lane import LaneRequests, TakenFrames
 
 if TYPE_CHECKING:
     from whimbrel.rpc.server.connection import NativeConnection
+    from whimbrel.rpc.server.native import AnyConnection
+    from whimbrel.rpc.server.remoting import RemotingConnection
 
 __all__ = ["PASS_READS_MAX", "READ_BYTES_MAX", "GatheredReads"]
 
@@ -46,16 +52,19 @@ class GatheredReads:
     def __init__(self, read_end: ReadEnd) -> None:
         """Take what comes back here in the next iteration."""
         self.read_end = read_end
-        self.waiting: dict[NativeConnection, bytes] = {}
+        self.waiting: dict[AnyConnection, bytes] = {}
         self.waiting_bytes = 0
         read_end.before = self.run
 
-    def add(self, connection: "NativeConnection", data: bytes) -> bool:
-        """Take a read; return False where it is to be handled at once, behind what `withdraw` gives."""
+    def add(self, connection: "AnyConnection", data: bytes, *, partial: bool) -> bool:
+        """Take a read; return False where it is to be handled at once, behind what `withdraw` gives.
+
+        `partial`: something is not whole on that connection.
+        """
         if not self.read_end.scheduled:
             self.read_end.schedule()
             return False
-        if len(data) > READ_BYTES_MAX or connection in self.waiting or connection.conn.buffer:
+        if len(data) > READ_BYTES_MAX or connection in self.waiting or partial:
             return False
         if self.waiting_bytes + len(data) > WAITING_BYTES_MAX:
             return False
@@ -63,7 +72,7 @@ class GatheredReads:
         self.waiting_bytes += len(data)
         return True
 
-    def withdraw(self, connection: "NativeConnection") -> bytes:
+    def withdraw(self, connection: "AnyConnection") -> bytes:
         """Return a connection's read, which does not wait any more; empty without one."""
         data = self.waiting.pop(connection, b"")
         self.waiting_bytes -= len(data)
@@ -73,11 +82,19 @@ class GatheredReads:
         """Handle all reads that wait."""
         while self.waiting:
             some = list(islice(self.waiting, PASS_READS_MAX))
-            receive_together({connection: self.withdraw(connection) for connection in some})
+            calls: dict[NativeConnection, bytes] = {}
+            requests: dict[RemotingConnection, bytes] = {}
+            for connection in some:
+                of_kind: dict[Any, bytes] = requests if isinstance(connection.lane, LaneRequests) else calls
+                of_kind[connection] = self.withdraw(connection)
+            if calls:
+                receive_together(calls)
+            if requests:
+                receive_requests_together(requests)
 
 
 def receive_together(reads: "dict[NativeConnection, bytes]") -> None:
-    """Handle the reads of several connections, what is plain in one pass."""
+    """Handle the reads of several HTTP/2 connections, what is plain in one pass."""
     taken: list[tuple[LaneCalls, bytes]] = []
     for connection, data in reads.items():
         lane = connection.lane
@@ -85,8 +102,39 @@ def receive_together(reads: "dict[NativeConnection, bytes]") -> None:
             connection.conn.elsewhere = lane.parked
             lane.idle += 1
             taken.append((lane, data))
-    done: LanePass | None = None
-    faulty: list[NativeConnection] = []
+    done: LanePass | None = take_together(reads, taken)
+    if done is not None:
+        for (lane, data), read in zip(taken, done.reads, strict=True):
+            del reads[lane.connection]
+            lane.connection.receive(data, done.path, read)
+    for connection, data in reads.items():
+        connection.receive(data)
+
+
+def receive_requests_together(reads: "dict[RemotingConnection, bytes]") -> None:
+    """Handle the reads of several connections of the remoting protocol, what is plain in one pass."""
+    taken: list[tuple[LaneRequests, bytes]] = []
+    for connection, data in reads.items():
+        lane = connection.lane
+        if lane is not None and lane.lane.active and not connection.ended:
+            lane.idle += 1
+            taken.append((lane, data))
+    done: Sequence[TakenFrames] | None = take_together(reads, taken)
+    if done is not None:
+        for (lane, data), read in zip(taken, done, strict=True):
+            del reads[lane.connection]
+            lane.connection.receive(data, read)
+    for connection, data in reads.items():
+        connection.receive(data)
+
+
+def take_together(reads: dict[Any, bytes], taken: Sequence[tuple[Any, bytes]]) -> Any:
+    """Have the lane take reads in one pass; return what it has done, None for nothing.
+
+    A connection that can't go on is ended, and is not in `reads` any more.
+    """
+    faulty: list[Any] = []
+    done: Any = None
     if taken:
         try:
             done = taken[0][0].lane.take(taken)
@@ -99,9 +147,4 @@ def receive_together(reads: "dict[NativeConnection, bytes]") -> None:
                 connection.fault(error)
     for connection in faulty:
         del reads[connection]
-    if done is not None:
-        for (lane, data), read in zip(taken, done.reads, strict=True):
-            del reads[lane.connection]
-            lane.connection.receive(data, done.path, read)
-    for connection, data in reads.items():
-        connection.receive(data)
+    return done

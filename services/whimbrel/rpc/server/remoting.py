@@ -39,9 +39,9 @@ from whimbrel.rpc.remoting.json_header import encode_response
 from whimbrel.rpc.server.admission import Place
 from whimbrel.rpc.server.budget import ConnectionBudget
 from whimbrel.rpc.server.connection import COUNT_BYTES, UNSENT_LIMIT, WRITE_BYTES_HIGH
-from whimbrel.rpc.server.lane_calls import LaneFault
+from whimbrel.rpc.server.lane_calls import IDLE_READS_MAX, LaneFault
 from whimbrel.rpc.server.protocol_detection import HANDSHAKE_S, host_and_port
-from whimbrel.rpc.server.remoting_lane import LaneRequests
+from whimbrel.rpc.server.remoting_lane import LaneRequests, TakenFrames
 
 if TYPE_CHECKING:
     from whimbrel.rpc.server.native import NativeServer
@@ -107,6 +107,11 @@ class RemotingConnection(asyncio.Protocol):
         server = self.server
         self.active_at = server.loop.time()
         self.uncounted += len(data)
+        gathered, lane = server.gathered, self.lane
+        if gathered is not None and lane is not None and lane.idle < IDLE_READS_MAX and lane.lane.active:
+            if gathered.add(self, data, partial=self.reader.held > 0):
+                return
+            data = gathered.withdraw(self) + data  # without a copy where none waits
         read_end = server.read_end
         if read_end is None:
             self.receive(data)
@@ -116,23 +121,34 @@ class RemotingConnection(asyncio.Protocol):
         self.receive(data)
         read_end.end(self.calls)
 
-    def receive(self, data: bytes) -> None:
-        """Handle what a read has brought."""
+    def eof_received(self) -> None:
+        """Handle what came before the peer's end; the transport closes then."""
+        if self.server.gathered is not None and (data := self.server.gathered.withdraw(self)):
+            self.receive(data)
+
+    def receive(self, data: bytes, taken: TakenFrames | None = None) -> None:
+        """Handle what a read has brought; `taken`: what a pass of the lane has taken of it already."""
         if self.ended:
             return
         self.receiving = True
         try:
-            data = self.reader.joined(data)
-            if data and self.lane is not None:
-                self.lane.receive(data)
-            elif data:
-                self.take_frames(data)
+            if taken is not None and self.lane is not None:
+                self.lane.receive(self.lane.go_on(data, taken), asks=True)
+            elif data := self.reader.joined(data):
+                if self.lane is None:
+                    self.take_frames(data)
+                else:
+                    self.lane.receive(data, asks=self.lane.likely())
         except LaneFault as fault:
-            logger.error("%s: its requests can't be answered", self.peer, exc_info=fault)
-            self.close()
+            self.fault(fault)
         finally:
             self.receiving = False
         self.flush()
+
+    def fault(self, error: Exception) -> None:
+        """End the connection for a fault of ours."""
+        logger.error("%s: its requests can't be answered", self.peer, exc_info=error)
+        self.close()
 
     def take_frames(self, data: bytes) -> bool:
         """Handle the frames of bytes that begin with one; return False where they are none."""
@@ -156,6 +172,8 @@ class RemotingConnection(asyncio.Protocol):
         """Drop what waits, and tell the service."""
         self.ended = True
         self.server.connections.pop(self, None)
+        if self.server.gathered is not None:
+            self.server.gathered.withdraw(self)
         self.out.clear()
         if self.lane is not None:
             self.lane.abandon()

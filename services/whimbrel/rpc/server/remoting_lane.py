@@ -97,10 +97,10 @@ class LaneRequests:
         self.idle += 1
         return self.idle <= IDLE_READS_MAX or self.idle % IDLE_READS_EACH == 0
 
-    def receive(self, data: bytes) -> None:
-        """Take bytes of the peer, which begin with a frame, in as many passes as they need."""
+    def receive(self, data: bytes, *, asks: bool) -> None:
+        """Take bytes of the peer, which begin with a frame, in as many passes as they need; `asks`: or all by
+        Python."""
         connection = self.connection
-        asks = self.likely()
         while data:
             done = self.lane.take(((self, data),)) if asks and self.lane.active else None
             if done is None:

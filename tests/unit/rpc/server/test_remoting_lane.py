@@ -13,7 +13,9 @@ import pytest
 
 from laneremoting import Request, TwoRemote, frames, plain
 from whimbrel.rpc.remoting.frames import decode_frame
-from whimbrel.rpc.server.lane_calls import IDLE_READS_EACH, IDLE_READS_MAX
+from whimbrel.rpc.server.gathered_reads import GatheredReads
+from whimbrel.rpc.server.lane_calls import IDLE_READS_EACH, IDLE_READS_MAX, LaneFault
+from whimbrel.rpc.server.read_end import ReadEnd
 from whimbrel.rpc.server.remoting import REQUEST_BYTES
 
 Body = Callable[[Callable[[TwoRemote], None]], None]
@@ -187,6 +189,90 @@ def test_a_connection_without_sends_is_asked_about_seldom(waiting: Body) -> None
         two.check()
 
     waiting(body)
+
+
+def gathering(two: TwoRemote) -> GatheredReads:
+    """Have the side with the lane take small reads together."""
+    server = two.compiled.server
+    server.gathered = GatheredReads(ReadEnd(asyncio.get_running_loop()))
+    return server.gathered
+
+
+async def test_reads_of_several_connections_are_taken_together(tmp_path: Path, stub: socket.socket) -> None:
+    two = TwoRemote(tmp_path, stub)
+    two.feed(plain(random.Random(1), 0))
+    gathered, lane, rng = gathering(two), two.compiled.send_lane, random.Random(2)
+    assert lane is not None
+    pairs = [[side.connect_remote(stub) for side in two.sides] for _ in range(8)]
+    with patch.object(lane, "take", wraps=lane.take) as take:
+        for number in range(20):
+            for at, pair in enumerate(pairs):
+                sent = b"".join(
+                    plain(rng, 100 * number + 10 * at + count, size=100, batch=False)
+                    for count in range(rng.randrange(1, 4))
+                )
+                for connection, _ in pair:
+                    connection.data_received(sent)
+            assert gathered.waiting
+            await asyncio.sleep(0)
+            assert not gathered.waiting
+        sizes = [len(call.args[0]) for call in take.call_args_list]
+    assert sizes == [1, 7] * 20
+    for (one, first), (other, second) in pairs:
+        assert frames(b"".join(first.written)) == frames(b"".join(second.written))
+        one.connection_lost(None)
+        other.connection_lost(None)
+    two.check()
+    two.close()
+
+
+async def test_a_read_that_waits_is_taken_before_what_else_happens(
+    tmp_path: Path, stub: socket.socket
+) -> None:
+    two = TwoRemote(tmp_path, stub)
+    two.feed(plain(random.Random(1), 0))
+    gathered = gathering(two)
+    (first, _), (ends, sink), (lost, _), (more, other) = (two.compiled.connect_remote(stub) for _ in range(4))
+    first.data_received(request(1))
+    for connection in (ends, lost, more):
+        connection.data_received(request(2))
+    ends.eof_received()
+    lost.connection_lost(None)
+    more.data_received(request(3)[:50])  # it takes what waits along
+    more.data_received(request(3)[50:])
+    assert list(frames(b"".join(sink.written))) == [2]
+    assert list(frames(b"".join(other.written))) == [2, 3]
+    assert not gathered.waiting and two.calls == 4
+    for connection in (first, ends, more):
+        connection.connection_lost(None)
+    two.close()
+
+
+async def test_a_panic_in_a_pass_ends_the_connection_that_it_was_at(
+    tmp_path: Path, stub: socket.socket
+) -> None:
+    two = TwoRemote(tmp_path, stub)
+    two.feed(plain(random.Random(1), 0))
+    gathering(two)
+    lane = two.compiled.send_lane
+    assert lane is not None
+    (first, _), (good, sink), (bad, closed) = (two.compiled.connect_remote(stub) for _ in range(3))
+    first.data_received(request(1))
+    good.data_received(request(2))
+    bad.data_received(request(3))
+
+    def panic(reads: Any) -> None:
+        two.lane.native = None
+        raise LaneFault(1, "for the test")
+
+    with patch.object(lane, "take", side_effect=panic):
+        await asyncio.sleep(0)
+        two.compiled.server.flush()
+    assert closed.closing and not closed.written
+    assert list(frames(b"".join(sink.written))) == [2]
+    for connection in (first, good, bad):
+        connection.connection_lost(None)
+    two.close()
 
 
 def test_several_topics_of_a_pass_have_their_turns(waiting: Body) -> None:
