@@ -9,12 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from clients4.compare import differences, expected
-from clients4.programs import PROGRAMS, outcomes, prepare, scenarios
+from clients4.compare import ACCEPTED, differences, expected
+from clients4.programs import PROGRAMS, Outcome, outcomes, prepare, scenarios
 from official.clusters import started
 from sdkkit import Missing
-
-pytestmark = [pytest.mark.interop, pytest.mark.process]
 
 QUICK_PROGRAM = "java-4.9.3"
 QUICK = (
@@ -67,12 +65,42 @@ def program(request: pytest.FixtureRequest) -> str:
     return name
 
 
+def test_what_real_servers_gave_is_alike_with_real_servers_and_ours_differs_only_as_is_said() -> None:
+    """No rule of what ours does otherwise stands for something that nobody says, or that is the same."""
+    rules = set(ACCEPTED)
+    for outcomes_of in expected().values():
+        for scenario, said in outcomes_of.items():
+            found = Outcome(said, 1.0)
+            assert differences(scenario, said, found, ours=False) == []
+            lines = differences(scenario, said, found, ours=True)
+            named = {what for (of, what) in ACCEPTED if of == scenario and what in said}
+            assert {what for what in named if any(line.startswith(f"{what}: ") for line in lines)} == named
+            assert len(lines) == len(named)
+            rules -= {(scenario, what) for what in named}
+    assert rules == set()
+
+
+def test_a_scenario_that_says_less_or_more_or_nothing_differs() -> None:
+    wanted = {"got": ["a", "b"], "status": 1}
+    assert differences("push", wanted, None, ours=True) == ["did not end in time"]
+    assert differences("push", wanted, Outcome({"got": ["a", "b"]}, 1.0), ours=True) == [
+        'status: "(nothing)", not 1'
+    ]
+    assert differences("push", wanted, Outcome(wanted | {"error": "x"}, 1.0), ours=True) == [
+        'error: "x", not "(nothing)"'
+    ]
+
+
+@pytest.mark.interop
+@pytest.mark.process
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("program", [QUICK_PROGRAM], indirect=True)
 def test_quick_scenarios_end_as_with_real_servers(program: str, tmp_path: Path) -> None:
     assert compare(program, list(QUICK), tmp_path) == ""
 
 
+@pytest.mark.interop
+@pytest.mark.process
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("program", PROGRAMS, indirect=True)

@@ -75,6 +75,8 @@ def test_33_35_with_an_empty_group_creates_nothing(cluster: Cluster, wire: Wire)
 
 def test_34_a_second_client_waits_for_a_queue(cluster: Cluster, wire: Wire) -> None:
     queue = {"brokerName": "broker-a", "queueId": 3, "topic": "t34"}
+    assert wire.send("t34", b"x").code == 0
+    join(wire, "a", "g34", "t34")
 
     def ask(code: int, client: str) -> Any:
         body = {"clientId": client, "consumerGroup": "g34", "mqSet": [queue]}
@@ -153,6 +155,12 @@ def test_48_52_what_clusterlist_reads_and_what_may_not_be_set(cluster: Cluster, 
 def test_59_unknown_codes_and_fields(cluster: Cluster, wire: Wire) -> None:
     assert wire.call(1007).code == wire.call(370).code == 3
     assert wire.call(30, {"topic": "none", QUEUE: 0, "whatever": "x"}).fields == {"offset": "0"}
+
+
+def test_our_own_tools_show_members_as_well(cluster: Cluster, wire: Wire) -> None:
+    join(wire, "c-shown", "gshown", "tshown")
+    (client,) = Peer(cluster.master).group("gshown").clients
+    assert (client.client_id, client.language, client.version) == ("c-shown", "JAVA", "399 (remoting)")
 
 
 def test_members_of_a_slave_are_its_own(cluster: Cluster) -> None:

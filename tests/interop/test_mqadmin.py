@@ -49,6 +49,8 @@ class Tools:
         while not (line := self.lines.get(timeout=COMMAND_S)).startswith(("ready", "missing")):
             pass
         word, self.client, self.message = line.split()
+        if word != "ready":
+            self.close()
         assert word == "ready", "not all messages were consumed"
 
     def read(self) -> None:
@@ -144,6 +146,8 @@ def test_50_resets_of_a_group_that_is_online_and_of_one_that_is_not(tools: Tools
     rows = [line.split() for line in text.splitlines() if line.startswith("broker-a")]
     assert sorted(rows) == [["broker-a", str(number), "0"] for number in range(4)]
     assert tools("skipAccumulatedMessage", "-g", "G_offline", "-t", TOPIC).count("broker-a") == 4
+    # Else queryMsgByOffset shows an exception for it, as for each group that has never had a consumer.
+    assert "success" in tools("deleteSubGroup", "-c", "DefaultCluster", "-g", "G_offline")
 
 
 def test_52_settings(tools: Tools, cluster: Cluster) -> None:
@@ -154,6 +158,46 @@ def test_52_settings(tools: Tools, cluster: Cluster) -> None:
         tools("updateBrokerConfig", "-b", address, "-k", "rocketmqHome", "-v", "/tmp")
     assert "success" in tools("cleanExpiredCQ", "-b", address)
     assert "success" in tools("cleanUnusedTopic", "-b", address)
+
+
+def test_46_47_every_other_command_that_was_recorded(tools: Tools, cluster: Cluster, tmp_path: Path) -> None:
+    address = cluster.master.grpc
+    topic, group, cluster_name = ("-t", TOPIC), ("-g", GROUP), ("-c", "DefaultCluster")
+    commands: list[tuple[object, ...]] = [
+        ("topicRoute", *topic),
+        ("topicClusterList", *topic),
+        ("updateTopic", "-b", address, "-t", "T_ordered", "-r", 2, "-w", 2, "-o", "true"),
+        ("queryMsgByOffset", *topic, "-b", "broker-a", "-i", 0, "-o", 0),
+        ("queryMsgByKey", *topic, "-k", "key1"),
+        ("printMsg", *topic),
+        ("printMsgByQueue", *topic, "-a", "broker-a", "-i", 0),
+        ("consumeMessage", *topic),
+        ("sendMessage", *topic, "-p", "body"),
+        ("sendMsgStatus", "-b", "broker-a", "-s", 10, "-c", 2),
+        ("checkMsgSendRT", *topic, "-a", 2, "-s", 10),
+        ("wipeWritePerm", "-b", "broker-a"),
+        ("addWritePerm", "-b", "broker-a"),
+        ("updateKvConfig", "-s", "NSX", "-k", "a", "-v", "b"),
+        ("deleteKvConfig", "-s", "NSX", "-k", "a"),
+        ("updateOrderConf", *topic, "-v", "broker-a:4", "-m", "put"),
+        ("updateOrderConf", *topic, "-m", "get"),
+        ("updateOrderConf", *topic, "-m", "delete"),
+        ("allocateMQ", *topic, "-i", "1.1.1.1,2.2.2.2"),
+        ("getNamesrvConfig",),
+        ("queryCq", *topic, "-q", 0, "-i", 0, "-c", 2, "-b", address, *group),
+        ("exportMetadata", *cluster_name, "-f", tmp_path),
+        ("exportConfigs", *cluster_name, "-f", tmp_path),
+        ("exportMetrics", *cluster_name, "-f", tmp_path),
+    ]
+    found = {}
+    for words in commands:
+        try:
+            tools(*words)
+        except AssertionError as error:
+            # 4.9.3 shows an exception where a name server has no value yet, at RocketMQ's as well.
+            if "No config item, Namespace: ORDER_TOPIC_CONFIG" not in str(error):
+                found[" ".join(map(str, words))] = str(error)
+    assert found == {}
 
 
 def test_47_commands_that_only_5_x_has(tools: Tools, cluster: Cluster) -> None:

@@ -4,7 +4,7 @@ Those of `base/dledger` and `lmq` are left out, which start servers of their own
 `client.consumer.broadcast.BaseBroadCastIT` and `client.consumer.broadcast.order.OrderMsgBroadCastIT`.
 """
 
-__all__ = ["CLASSES", "QUICK", "REASONS"]
+__all__ = ["CLASSES", "QUICK", "RACY"]
 
 CLASSES = (
     "client.consumer.balance.NormalMsgDynamicBalanceIT",
@@ -66,12 +66,8 @@ SLOW = (
     "client.producer.order.OrderMsgRebalanceIT",
     "delay.NormalMsgDelayIT",
 )
-QUICK = tuple(name for name in CLASSES if name not in SLOW)
 
-# Why a class can't pass, or not each time, for the page.
-REASONS = {
-    "client.consumer.broadcast.normal.BroadCastNormalMsgRecvFailIT": (
-        "sends as soon as its consumers have started; what comes before a broadcasting consumer's first look "
-        "at a queue's end is not for it, and on a busy machine that look can be late, with any servers"
-    ),
-}
+# Passes in three of four runs, with RocketMQ's servers and with ours (9 of 12 each): it sends as soon as its
+# broadcasting consumers have started; what is there before a consumer asks for a queue's end is not for it.
+RACY = ("client.consumer.broadcast.normal.BroadCastNormalMsgRecvFailIT",)
+QUICK = tuple(name for name in CLASSES if name not in (*SLOW, *RACY))

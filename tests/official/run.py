@@ -16,10 +16,11 @@ import signal
 import sys
 import tempfile
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import provenance
-from official.classes import CLASSES
+from official.classes import CLASSES, RACY
 from official.clusters import SERVERS, started
 from official.page import Results, kept, page
 from official.running import Outcome, prepare, run
@@ -28,6 +29,7 @@ from sdkkit import Missing
 __all__ = ["main"]
 
 JOBS = 2
+TRIES_MAX = 3  # of a class that does not always pass
 
 
 def main(words: list[str]) -> int:
@@ -71,6 +73,11 @@ def measured(servers: str, names: list[str], root: Path, jobs: int) -> Results:
         for outcome in run(names, cluster.name_server, root / "run", jobs=jobs):
             outcomes[outcome.name] = outcome
             print(told(outcome), flush=True)
+        for name in RACY:
+            while name in outcomes and not outcomes[name].passed and outcomes[name].tries < TRIES_MAX:
+                (again,) = run([name], cluster.name_server, root / "again")
+                outcomes[name] = replace(again, tries=outcomes[name].tries + 1)
+                print(told(outcomes[name]), flush=True)
         minutes = (time.monotonic() - began) / 60
     today = f"{datetime.datetime.now(datetime.UTC):%Y-%m-%d}"
     return Results(cluster.version, commit, today, minutes, jobs, outcomes)

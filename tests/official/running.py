@@ -47,12 +47,14 @@ class Outcome:
         name: below org.apache.rocketmq.test.
         tests: how many of its tests ran.
         failures: for each that failed: its name, the first line of why, and where it stands in its file.
+        tries: how often it was run, when it is one of those that do not always pass.
     """
 
     name: str
     tests: int
     failures: tuple[str, ...]
     seconds: float
+    tries: int = 1
 
     @property
     def passed(self) -> bool:

@@ -126,6 +126,8 @@ final class Pulls {
         c.say("held until it came", System.currentTimeMillis() - began < 5000);
         consumer.updateConsumeOffset(queue, 3);
         consumer.getDefaultMQPullConsumerImpl().getOffsetStore().persist(queue);
+        // 5.3.3 hands a oneway request to another thread: the question may overtake it.
+        Case.await("the commit", () -> consumer.fetchConsumeOffset(queue, true) == 3);
         c.say("committed", consumer.fetchConsumeOffset(queue, true));
         MessageQueue absent = new MessageQueue(c.topic, queue.getBrokerName(), 9);
         c.say("queue 9", Case.outcome(() -> told(consumer.pull(absent, "*", 0, 32))));

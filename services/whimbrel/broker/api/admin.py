@@ -12,6 +12,7 @@ from whimbrel.broker.api.table_changes import TableChanges, checked_permission, 
 from whimbrel.broker.consume.group_consumption import GroupConsumption
 from whimbrel.broker.tables.clients import Clients
 from whimbrel.broker.tables.groups import BUILT_IN_GROUPS, GroupTable
+from whimbrel.broker.tables.remoting_clients import RemotingClients
 from whimbrel.broker.tables.shared_topics import TopicSharing
 from whimbrel.broker.tables.topics import QUEUES_DEFAULT, TopicTable
 from whimbrel.errors import (
@@ -111,6 +112,7 @@ class AdminService:
         wall_ms: Callable[[float], int],
         waiting: Callable[[], tuple[int, int]],
         sharing: TopicSharing | None = None,
+        members: RemotingClients | None = None,
     ) -> None:
         """Take the parts that are shown or changed.
 
@@ -125,8 +127,9 @@ class AdminService:
             wall_ms: turns a time of the monotonic clock into epoch milliseconds.
             waiting: returns how many delayed messages wait, and how many transactions are open.
             sharing: what other brokers have of our topics; None at a slave.
+            members: those of groups by the remoting protocol.
         """
-        self.waiting, self.sharing = waiting, sharing
+        self.waiting, self.sharing, self.members = waiting, sharing, members
         self.topics, self.groups, self.consumer = topics, groups, consumer
         self.clients, self.store = clients, store
         self.changes = TableChanges(topics, groups, consumer, store, master=master)
@@ -305,6 +308,14 @@ class AdminService:
                 language=client.language,
                 version=client.version,
                 last_seen_at=timestamp(self.wall_ms(client.last_seen)),
+            )
+        found = None if self.members is None else self.members.group(group.name)
+        for member in [] if found is None else found.members.values():
+            response.clients.add(
+                client_id=member.identity.client_id,
+                language=member.identity.language,
+                version=f"{member.identity.version} (remoting)",
+                last_seen_at=timestamp(self.wall_ms(member.last_seen)),
             )
         return response
 

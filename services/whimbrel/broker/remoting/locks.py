@@ -3,14 +3,17 @@
     {"clientId":"c","consumerGroup":"G","mqSet":[{"brokerName":"broker-a","queueId":3,"topic":"T"}]}
     41 ──► {"lockOKMQSet":[...]}     all of those asked for that the client holds now
 
-`tables/queue_locks.py` has the rules.
+`tables/queue_locks.py` has the rules. Only queues that are there are locked, for groups that are there: in
+RocketMQ a stranger can lock what he likes, without end.
 """
 
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from whimbrel.broker.tables.groups import GroupTable
 from whimbrel.broker.tables.queue_locks import QueueLocks
-from whimbrel.errors import BadRequest
+from whimbrel.broker.tables.topics import TopicTable
+from whimbrel.errors import BadRequest, GroupNotFound
 from whimbrel.model.limits import CLIENT_ID_CHARS_MAX, GROUP_CHARS_MAX
 from whimbrel.model.names import RETRY_PREFIX
 from whimbrel.rpc.remoting.codes import RequestCode
@@ -28,9 +31,11 @@ NAME_CHARS_MAX = len(RETRY_PREFIX) + GROUP_CHARS_MAX
 class RemotingLocks:
     """Handles these requests. On the loop's thread."""
 
-    def __init__(self, locks: QueueLocks, *, clock: Callable[[], float]) -> None:
-        """Take the locks; `clock` is a monotonic one, in seconds."""
-        self.locks, self.clock = locks, clock
+    def __init__(
+        self, locks: QueueLocks, topics: TopicTable, groups: GroupTable, *, clock: Callable[[], float]
+    ) -> None:
+        """Take the locks, and what there is to lock for whom; `clock` is a monotonic one, in seconds."""
+        self.locks, self.topics, self.groups, self.clock = locks, topics, groups, clock
 
     def handles(self) -> dict[int, Handle]:
         """Return the handlers by code."""
@@ -39,12 +44,21 @@ class RemotingLocks:
     def lock(self, peer: Peer, request: Command) -> Reply:
         """Lock queues for a client."""
         group, client_id, queues = self.read(request)
-        held = self.locks.lock(group, client_id, queues, self.clock())
-        return Reply(body=[dump_body({"lockOKMQSet": held})])
+        if queues and group not in self.groups.rows:
+            raise GroupNotFound(f"no consumer group {group}: create it first")
+        there = {(one.topic, one.queue_id): one for one in queues if self.is_there(one)}
+        held = self.locks.lock(group, client_id, list(there), self.clock())
+        return Reply(body=[dump_body({"lockOKMQSet": [there[place] for place in held]})])
+
+    def is_there(self, queue: MessageQueue) -> bool:
+        """Tell whether there is such a queue."""
+        topic = self.topics.get(queue.topic)
+        return topic is not None and queue.queue_id < max(topic.read_queues, topic.write_queues)
 
     def unlock(self, peer: Peer, request: Command) -> Reply:
         """Release queues of a client."""
-        self.locks.unlock(*self.read(request))
+        group, client_id, queues = self.read(request)
+        self.locks.unlock(group, client_id, [(one.topic, one.queue_id) for one in queues])
         return Reply()
 
     def sweep(self) -> None:

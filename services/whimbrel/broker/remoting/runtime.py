@@ -29,6 +29,7 @@ from whimbrel.broker.api.table_changes import TableChanges
 from whimbrel.broker.options import BrokerOptions
 from whimbrel.broker.remoting.traffic import Spans, Traffic, View
 from whimbrel.errors import BadRequest
+from whimbrel.model.names import TRACE_TOPIC
 from whimbrel.model.topic import READ, WRITE
 from whimbrel.rpc.remoting.codes import RequestCode, ResponseCode
 from whimbrel.rpc.remoting.command import VERSION, Command
@@ -226,16 +227,21 @@ class RemotingRuntime:
             "diskMaxUsedSpaceRatio": f"{options.disk_used_ratio_max * 100:.0f}",
             "enablePropertyFilter": "true",
             "fileReservedTime": f"{self.keep_hours(None):g}",
+            "filterServerNums": "0",
             "flushDiskType": f"{options.flush.upper()}_FLUSH",
             "listenPort": str(self.port()),
             "mappedFileSizeCommitLog": str(options.commitlog_file_size),
             "maxMessageSize": str(4 * 1024 * 1024),
             "messageDelayLevel": "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h",
+            "msgTraceTopicName": TRACE_TOPIC,
             "namesrvAddr": ";".join(options.nameservers),
             "slaveReadEnable": boolean(options.slave_read_enable),
+            "traceOn": "true",
+            "traceTopicEnable": boolean(TRACE_TOPIC in topics.rows),
             "transactionCheckInterval": str(options.transaction_check_interval_ms),
             "transactionCheckMax": str(options.transaction_check_max),
             "transactionTimeOut": str(options.transaction_timeout_ms),
+            "useTLS": boolean(bool(options.tls_certificate)),
         }
 
     def show_settings(self, peer: Peer, request: Command) -> Reply:

@@ -80,7 +80,7 @@ def make_parts(role: "Role") -> RemotingParts:
         later=loop.call_later,
         once_routed=once_routed,
     )
-    locks = RemotingLocks(context.queue_locks, clock=machine.monotonic)
+    locks = RemotingLocks(context.queue_locks, topics, groups, clock=machine.monotonic)
 
     splitting = role.receives.splitting
     positions = RemotingPositions(

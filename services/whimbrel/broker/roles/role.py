@@ -382,6 +382,7 @@ class Role(ABC):
             wall_ms=lambda at: self.machine.wall_ms() - int((self.machine.monotonic() - at) * 1000),
             waiting=self.waiting,
             sharing=self.sharing,
+            members=context.remoting_clients,
         )
         letters = DeadLetterAdmin(
             topics,

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "MEMBERS_MAX",
+    "PEER_GROUPS_MAX",
     "SILENT_S",
     "SUBSCRIPTIONS_MAX",
     "TEXT_CHARS_MAX",
@@ -44,6 +45,7 @@ __all__ = [
 
 SILENT_S = 120.0  # RocketMQ's CHANNEL_EXPIRED_TIMEOUT; clients send a heartbeat each 30 s
 MEMBERS_MAX = 50_000  # connections, counted once in each of their groups: some 50 MB
+PEER_GROUPS_MAX = 1_024  # of one connection: a client has a few
 SUBSCRIPTIONS_MAX = 200_000  # of all members together: some 60 MB
 TEXT_CHARS_MAX = 32 * 1024 * 1024  # of their expressions
 
@@ -264,7 +266,7 @@ class RemotingClients:
         before: Mapping[str, Subscription] = {} if known is None else known.topics
         topics = before if said.topics is None else said.topics
         more, chars = len(topics) - len(before), size_of(topics) - size_of(before)
-        self.check_room(new=known is None, more=more, chars=chars)
+        self.check_room(peer, new=known is None, more=more, chars=chars)
         if known is None or known.identity != identity:
             group.ids_text = None
         member = self.join(("consumer", said.group), peer, identity, now)
@@ -287,11 +289,13 @@ class RemotingClients:
             Throttled: there is no room for another member.
         """
         members = self.producers.get(group, {})
-        self.check_room(new=peer not in members, more=0, chars=0)
+        self.check_room(peer, new=peer not in members, more=0, chars=0)
         members[peer] = self.join(("producer", group), peer, identity, now)
         self.producers[group] = members
 
-    def check_room(self, *, new: bool, more: int, chars: int) -> None:
+    def check_room(self, peer: object, *, new: bool, more: int, chars: int) -> None:
+        if new and len(self.joined.get(peer, ())) >= PEER_GROUPS_MAX:
+            raise Throttled(f"this connection is in {PEER_GROUPS_MAX} groups, and can be in no more")
         if new and self.count >= MEMBERS_MAX:
             raise Throttled(f"this broker has {self.count} members of groups, and takes no more")
         if (more > 0 and self.subscribed + more > SUBSCRIPTIONS_MAX) or (

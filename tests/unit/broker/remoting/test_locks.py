@@ -1,21 +1,28 @@
 """41 and 42 with the bodies that clients send, and others."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from remotingkit import FakePeer
-from remotingtables import command, json_of, reply_to
+from remotingtables import command, json_of, reply_to, tables
 from whimbrel.broker.remoting.locks import QUEUES_MAX, RemotingLocks
 from whimbrel.broker.tables.queue_locks import QueueLocks
-from whimbrel.errors import BadRequest
+from whimbrel.errors import BadRequest, GroupNotFound
+from whimbrel.model.topic import GroupConfig, TopicConfig
 from whimbrel.rpc.remoting.handlers import Reply
 
 
 class Locks:
-    def __init__(self) -> None:
+    """Topic T has four queues, and there is a group G."""
+
+    def __init__(self, root: Path) -> None:
         self.now = 0.0
-        self.service = RemotingLocks(QueueLocks(), clock=lambda: self.now)
+        self.topics, self.groups = tables(root)
+        self.topics.put(TopicConfig(name="T", read_queues=4, write_queues=4))
+        self.groups.put(GroupConfig(name="G"))
+        self.service = RemotingLocks(QueueLocks(), self.topics, self.groups, clock=lambda: self.now)
 
     def __call__(self, code: int, body: Any) -> Reply:
         return reply_to(self.service.handles(), FakePeer(), command(code, body))
@@ -35,8 +42,8 @@ def batch(client: str, *queues: int) -> dict[str, Any]:
 
 
 @pytest.fixture
-def locks() -> Locks:
-    return Locks()
+def locks(tmp_path: Path) -> Locks:
+    return Locks(tmp_path)
 
 
 def test_6_1_34_lock_and_unlock(locks: Locks) -> None:
@@ -50,6 +57,16 @@ def test_6_1_34_lock_and_unlock(locks: Locks) -> None:
 def test_the_answer_is_written_as_java_reads_it(locks: Locks) -> None:
     (body,) = locks(41, batch("a", 3)).body
     assert body == b'{"lockOKMQSet":[{"brokerName":"broker-a","queueId":3,"topic":"T"}]}'
+
+
+def test_what_is_not_there_is_not_locked(locks: Locks) -> None:
+    assert locks.lock("a", 3, 4) == [3]
+    body = batch("a", 0)
+    body["mqSet"][0]["topic"] = "U"
+    assert json_of(locks(41, body)) == {"lockOKMQSet": []}
+    with pytest.raises(GroupNotFound):
+        locks(41, batch("a", 0) | {"consumerGroup": "unknown"})
+    assert len(locks.service.locks) == 1
 
 
 def test_no_queues_at_all(locks: Locks) -> None:

@@ -296,6 +296,19 @@ def test_members_are_bounded_and_those_that_are_there_go_on(
     assert table.empty()
 
 
+def test_the_groups_of_one_connection_are_bounded(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(remoting_clients, "PEER_GROUPS_MAX", 2)
+    table.beat("a", "G", T=(1, "*"))
+    table.produce("a", "P")
+    with pytest.raises(Throttled, match="2 groups"):
+        table.beat("a", "H", T=(1, "*"))
+    with pytest.raises(Throttled):
+        table.produce("a", "Q")
+    table.beat("b", "H", T=(1, "*"))
+    table.beat("a", "G", T=(2, "*"))
+    assert table.wanted() == (2, "*")
+
+
 def test_subscriptions_of_all_members_are_bounded_by_number_and_length(
     table: Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
