@@ -555,7 +555,6 @@ RULES = (
     Rule("a frame has a bound", "command.rs", " || length > limits.frame_max - LENGTH_BYTES", ""),
     Rule("a header has a bound", "command.rs", "limits.header_max.min(0x00ff_ffff)", "0x00ff_ffff"),
     Rule("a header has code and number", "command.rs", " && seen & 0b11 == 0b11", ""),
-    Rule("a pull's numbers are digits", "remote_pull.rs", "filter(|_| fine)", "filter(|_| true)"),
     Rule("a pull names what it must", "remote_pull.rs", "(seen == REQUIRED.len())", "true"),
     Rule("a pull's bytes have a bound", "remote_pull.rs", ".clamp(1, bounds.bytes_max)", ".max(1)"),
     Rule(

@@ -15,6 +15,7 @@ from lanepair import OPTIONS, SEED, play_all, run
 from laneremoting import ODD, STYLES, TwoRemote, framed, hostile, odd, plain, written
 from lanetraffic import cuts
 from remotingkit import HOSTILE_FRAMES
+from whimbrel.broker.consume.filters import FILTER_CHARS_MAX
 from whimbrel.broker.produce import admission
 from whimbrel.broker.remoting import sends
 from whimbrel.broker.remoting.lane import LIMITS
@@ -213,7 +214,9 @@ def test_pulls_ask_for_the_same(tmp_path: Path, stub: socket.socket) -> None:
                 if rng.random() < 0.2:
                     del fields[name]
                 elif name in ("consumerGroup", "topic", "subscription", "expressionType"):
-                    fields[name] = rng.choice(["", "SQL92", "n > 2", "\u0416", "x" * 5000, 7])
+                    fields[name] = rng.choice(
+                        ["", "SQL92", "n > 2", "\u0416", "x" * (FILTER_CHARS_MAX + 1), 7]
+                    )
                 else:
                     fields[name] = rng.choice(NUMBERS)
             header = {"code": code, "extFields": fields, "flag": 0, "opaque": 1, "version": 5}
