@@ -1,7 +1,8 @@
 """mqadmin of 4.9.3 and of 5.3.3 at our processes: each command works, and shows what is there.
 
-Numbers are those of the gateway's checklist: 46 and 47 each command without an exception, 48 what
-`clusterList` shows, 49 requests that go through to a client, 50 resets, 51 deletions, 52 settings.
+Numbers are those of the gateway's checklist: 41 traces of a 4.x producer, 46 and 47 each command without an
+exception, 48 what `clusterList` shows, 49 requests that go through to a client, 50 resets, 51 deletions,
+52 settings.
 """
 
 import os
@@ -48,7 +49,7 @@ class Tools:
         threading.Thread(target=self.read, daemon=True).start()
         while not (line := self.lines.get(timeout=COMMAND_S)).startswith(("ready", "missing")):
             pass
-        word, self.client, self.message = line.split()
+        word, self.client, self.message, self.unique = line.split()
         if word != "ready":
             self.close()
         assert word == "ready", "not all messages were consumed"
@@ -79,7 +80,7 @@ class Tools:
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     need_kit()
-    with Cluster(tmp_path_factory.mktemp("tools"), slaves=1) as running:
+    with Cluster(tmp_path_factory.mktemp("tools"), broker={"trace_topic_enable": True}, slaves=1) as running:
         running.wait_usable()
         yield running
 
@@ -93,7 +94,7 @@ def tools(
     found.close()
 
 
-def test_48_the_brokers_of_a_cluster(tools: Tools, cluster: Cluster) -> None:
+def test_6_1_48_the_brokers_of_a_cluster(tools: Tools, cluster: Cluster) -> None:
     text = tools("clusterList")
     for broker in (cluster.master, *cluster.slaves):
         assert broker.grpc in text
@@ -102,7 +103,7 @@ def test_48_the_brokers_of_a_cluster(tools: Tools, cluster: Cluster) -> None:
     assert "commitLogMaxOffset" in tools("brokerStatus", "-b", cluster.master.grpc)
 
 
-def test_46_47_topics(tools: Tools, cluster: Cluster) -> None:
+def test_6_1_46_47_topics(tools: Tools, cluster: Cluster) -> None:
     assert TOPIC in tools("topicList")
     assert TOPIC in tools("topicList", "-c")
     assert tools("topicStatus", "-t", TOPIC).count("broker-a") == 4
@@ -114,7 +115,7 @@ def test_46_47_topics(tools: Tools, cluster: Cluster) -> None:
     assert "T_made" not in tools("topicList")
 
 
-def test_46_47_groups(tools: Tools, cluster: Cluster) -> None:
+def test_6_1_46_47_groups(tools: Tools, cluster: Cluster) -> None:
     assert "success" in tools("updateSubGroup", "-c", "DefaultCluster", "-g", "G_made", "-r", 3)
     assert "groupName" in tools("getConsumerConfig", "-g", "G_made")
 
@@ -132,14 +133,26 @@ def test_46_47_groups(tools: Tools, cluster: Cluster) -> None:
     assert "success" in tools("deleteSubGroup", "-c", "DefaultCluster", "-g", "G_made")
 
 
-def test_49_requests_that_go_through_to_a_client(tools: Tools) -> None:
+def test_6_1_49_requests_that_go_through_to_a_client(tools: Tools) -> None:
     assert "Rebalance OK" in tools("consumerStatus", "-g", GROUP)
     words = ["queryMsgById", "-i", tools.message, "-g", GROUP, "-d", tools.client]
     text = tools(*words, *(("-t", TOPIC) if tools.version == "5.3.3" else ()))
     assert "CR_SUCCESS" in text
 
 
-def test_50_resets_of_a_group_that_is_online_and_of_one_that_is_not(tools: Tools) -> None:
+def test_6_1_41_the_traces_of_a_message(tools: Tools) -> None:
+    def found() -> bool:
+        try:
+            return "success" in tools("queryMsgTraceById", "-i", tools.unique)
+        except AssertionError:  # nothing is there yet: mqadmin then shows an exception
+            return False
+
+    until(found, timeout=20, what="the producer's traces, which it sends by and by")
+    text = tools("queryMsgTraceById", "-i", tools.unique)
+    assert "Pub" in text and f"{GROUP}-producer" in text
+
+
+def test_6_1_50_resets_of_a_group_that_is_online_and_of_one_that_is_not(tools: Tools) -> None:
     assert tools("resetOffsetByTime", "-g", GROUP, "-t", TOPIC, "-s", "now").count("broker-a") == 4
     tools("cloneGroupOffset", "-s", GROUP, "-d", "G_offline", "-t", TOPIC)
     text = tools("resetOffsetByTime", "-g", "G_offline", "-t", TOPIC, "-s", "0")
@@ -150,7 +163,7 @@ def test_50_resets_of_a_group_that_is_online_and_of_one_that_is_not(tools: Tools
     assert "success" in tools("deleteSubGroup", "-c", "DefaultCluster", "-g", "G_offline")
 
 
-def test_52_settings(tools: Tools, cluster: Cluster) -> None:
+def test_6_1_52_settings(tools: Tools, cluster: Cluster) -> None:
     address = cluster.master.grpc
     assert "fileReservedTime" in tools("getBrokerConfig", "-b", address)
     assert "success" in tools("updateBrokerConfig", "-b", address, "-k", "fileReservedTime", "-v", "48")
@@ -160,7 +173,9 @@ def test_52_settings(tools: Tools, cluster: Cluster) -> None:
     assert "success" in tools("cleanUnusedTopic", "-b", address)
 
 
-def test_46_47_every_other_command_that_was_recorded(tools: Tools, cluster: Cluster, tmp_path: Path) -> None:
+def test_6_1_46_47_every_other_command_that_was_recorded(
+    tools: Tools, cluster: Cluster, tmp_path: Path
+) -> None:
     address = cluster.master.grpc
     topic, group, cluster_name = ("-t", TOPIC), ("-g", GROUP), ("-c", "DefaultCluster")
     commands: list[tuple[object, ...]] = [
@@ -200,7 +215,7 @@ def test_46_47_every_other_command_that_was_recorded(tools: Tools, cluster: Clus
     assert found == {}
 
 
-def test_47_commands_that_only_5_x_has(tools: Tools, cluster: Cluster) -> None:
+def test_6_1_47_commands_that_only_5_x_has(tools: Tools, cluster: Cluster) -> None:
     if tools.version == "4.9.3":
         pytest.skip("they came later")
     made = tools("updateTopic", "-c", "DefaultCluster", "-t", "T_fifo", "-a", "+message.type=FIFO")

@@ -16,19 +16,20 @@ import org.apache.rocketmq.tools.command.MQAdminStartup;
  * Commands of mqadmin in one process, while a producer and a push consumer of it are alive.
  *
  * Arguments: name server, topic, group. It sends ten messages and waits until they are consumed, and prints
- * "ready CLIENT MESSAGE", the consumer's client id and an offset message id. Each line of standard input is a
- * command with words separated by tabs; its output ends with a line "### end".
+ * "ready CLIENT MESSAGE UNIQUE": the consumer's client id, and a message's offset id and unique id. Each line of
+ * standard input is a command with words separated by tabs; its output ends with a line "### end".
  */
 public final class AdminCommands {
     public static void main(String[] arguments) throws Exception {
         String names = arguments[0], topic = arguments[1], group = arguments[2];
-        DefaultMQProducer producer = new DefaultMQProducer(group + "-producer");
+        DefaultMQProducer producer = new DefaultMQProducer(group + "-producer", true, null);
         producer.setNamesrvAddr(names);
         producer.start();
-        String message = "";
+        String message = "", unique = "";
         for (int i = 0; i < 10; i++) {
             SendResult sent = producer.send(new Message(topic, "TagA", "key" + i, ("m" + i).getBytes()));
             message = sent.getOffsetMsgId();
+            unique = sent.getMsgId();
         }
         CountDownLatch consumed = new CountDownLatch(10);
         DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(group);
@@ -43,7 +44,7 @@ public final class AdminCommands {
         consumer.start();
         boolean all = consumed.await(30, TimeUnit.SECONDS);
         String client = consumer.getDefaultMQPushConsumerImpl().getmQClientFactory().getClientId();
-        System.out.println((all ? "ready " : "missing ") + client + " " + message);
+        System.out.println((all ? "ready " : "missing ") + client + " " + message + " " + unique);
         BufferedReader lines = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
         for (String line = lines.readLine(); line != null; line = lines.readLine()) {
             MQAdminStartup.main0((line + "\t-n\t" + names).split("\t"), null);
