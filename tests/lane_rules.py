@@ -45,7 +45,7 @@ BULK_TESTS = ("tests/property/test_lane_bulk.py",)
 REMOTE_TESTS = ("tests/property/test_lane_remoting.py", "-k", "not nearly_all")
 RECEIVE_FILES = ("ack.rs", "deliver.rs")
 PULL_FILES = ("digest.rs", "pull.rs")
-REMOTE_FILES = ("command.rs", "remote.rs")
+REMOTE_FILES = ("command.rs", "remote.rs", "remote_pull.rs")
 SEND_FILES = ("send.rs", "pass.rs", "calls.rs", "hpack.rs", "proto.rs")
 
 
@@ -555,6 +555,24 @@ RULES = (
     Rule("a frame has a bound", "command.rs", " || length > limits.frame_max - LENGTH_BYTES", ""),
     Rule("a header has a bound", "command.rs", "limits.header_max.min(0x00ff_ffff)", "0x00ff_ffff"),
     Rule("a header has code and number", "command.rs", " && seen & 0b11 == 0b11", ""),
+    Rule("a pull names what it must", "remote_pull.rs", "(seen == REQUIRED.len())", "true"),
+    Rule("a pull's bytes have a bound", "remote_pull.rs", ".clamp(1, bounds.bytes_max)", ".max(1)"),
+    Rule(
+        "a pull asks for some bytes",
+        "remote_pull.rs",
+        ".clamp(1, bounds.bytes_max)",
+        ".min(bounds.bytes_max)",
+    ),
+    Rule("a pull asks for a message", "remote_pull.rs", "int32(value)?.max(1)", "int32(value)?"),
+    Rule("a pull waits so long", "remote_pull.rs", ".min(bounds.suspend_max_ms)", ""),
+    Rule(
+        "a subscription has a bound",
+        "remote_pull.rs",
+        "if !text.is_shorter(bounds.text_max) {",
+        "if false {",
+    ),
+    Rule("not each pull names a subscription", "remote_pull.rs", "& NAMES_SUBSCRIPTION != 0", "!= -1"),
+    Rule("a filter may be of SQL", "remote_pull.rs", "!matches!(value.plain()?, \"TAG\" | \"\")", "false"),
     Rule("only sends are taken", "remote.rs", "(header.code != SEND && header.code != BATCH) || ", ""),
     Rule("of flags there is oneway", "remote.rs", " || (header.flag != 0 && header.flag != ONEWAY)", ""),
     Rule(

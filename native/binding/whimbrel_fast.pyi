@@ -265,6 +265,19 @@ def decoded(
         Code, opaque number, fields, body, flag, language, version, remark.
     """
 
+def pull_of(
+    frame: bytes, limits: tuple[int, int], bounds: tuple[int, int, int]
+) -> tuple[int, int, int, int, str, tuple[str, str, int, int, int, int, int, int, str, bool, int, int]] | None:
+    """Return what a whole frame pulls; None: it is no pull without a body, or not plain.
+
+    Args:
+        limits: as of `decoded`.
+        bounds: the most bytes of a pull, milliseconds that it may wait, bytes of a subscription.
+
+    Returns:
+        Code, opaque number, flag, version, language, and the fields of `PullHeader`.
+    """
+
 # Of a read: bytes that were taken, whether what is left is the begin of a frame, how many bytes of it are needed
 # or where Python's part ends (where it begins: the rest is for another pass), the codes of the requests with how
 # many have each, answers: those that wait; or the frames of others; None without any.

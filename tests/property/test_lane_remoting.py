@@ -15,9 +15,12 @@ from lanepair import OPTIONS, SEED, play_all, run
 from laneremoting import ODD, STYLES, TwoRemote, framed, hostile, odd, plain, written
 from lanetraffic import cuts
 from remotingkit import HOSTILE_FRAMES
+from whimbrel.broker.consume.filters import FILTER_CHARS_MAX
 from whimbrel.broker.produce import admission
 from whimbrel.broker.remoting import sends
 from whimbrel.broker.remoting.lane import LIMITS
+from whimbrel.broker.remoting.pull_header import ReadPull, read_pull
+from whimbrel.errors import WhimbrelError
 from whimbrel.rpc.remoting.command import Command
 from whimbrel.rpc.remoting.errors import RemotingError
 from whimbrel.rpc.remoting.frames import decode_frame
@@ -69,7 +72,7 @@ def test_the_lane_does_nearly_all_of_what_is_plain(
 @pytest.mark.parametrize("kind", ODD)
 def test_what_is_odd_is_answered_the_same(tmp_path: Path, stub: socket.socket, kind: str) -> None:
     def body() -> None:
-        options = replace(OPTIONS, commitlog_file_size=1 << 23) if kind == "long body" else OPTIONS
+        options = replace(OPTIONS, commitlog_file_size=1 << 24) if kind == "long body" else OPTIONS
         how: dict[str, Any] = {"waits": kind == "wait", "traced": kind == "context"}
         rng, two = random.Random(SEED), TwoRemote(tmp_path, stub, options=options, **how)
         two.feed(plain(rng, 0))
@@ -178,9 +181,65 @@ def test_headers_say_the_same(tmp_path: Path, stub: socket.socket) -> None:
 def decoded(decode: Callable[[bytes], Command], frame: bytes) -> Command | str:
     """Return a frame's command, or what is wrong with it."""
     try:
-        return decode(frame)
+        found = decode(frame)
     except RemotingError as error:
         return f"{type(error)} {error}"
+    if isinstance(found, ReadPull):
+        return Command(found.code, found.opaque, found.fields, b"", found.flag, found.language, found.version)
+    return found
+
+
+NUMBERS = (
+    "0", "5", "-1", "+7", "", "x", "1.0", " 1", "2147483647", "2147483648", "9" * 18, "9" * 20, "٣", 7, 1.5,
+    None,
+)  # fmt: skip
+PULL: dict[str, Any] = {
+    "consumerGroup": "g", "topic": "T", "queueId": "0", "queueOffset": "7", "maxMsgNums": "32",
+    "sysFlag": "4", "commitOffset": "3", "suspendTimeoutMillis": "15000", "subscription": "a || b",
+    "subVersion": "1795335853", "expressionType": "TAG", "maxMsgBytes": "262144",
+}  # fmt: skip
+
+
+def test_pulls_ask_for_the_same(tmp_path: Path, stub: socket.socket) -> None:
+    rng = random.Random(SEED)
+
+    def body() -> None:
+        two = TwoRemote(tmp_path, stub)
+        lane = two.compiled.send_lane
+        assert lane is not None
+        for _ in range(2000):
+            fields, code = dict(PULL), rng.choice([11, 11, 361])
+            for _ in range(rng.choice([0, 1, 2])):
+                name = rng.choice(sorted(fields))
+                if rng.random() < 0.2:
+                    del fields[name]
+                elif name in ("consumerGroup", "topic", "subscription", "expressionType"):
+                    fields[name] = rng.choice(
+                        ["", "SQL92", "n > 2", "\u0416", "x" * (FILTER_CHARS_MAX + 1), 7]
+                    )
+                else:
+                    fields[name] = rng.choice(NUMBERS)
+            header = {"code": code, "extFields": fields, "flag": 0, "opaque": 1, "version": 5}
+            style = rng.choice(STYLES)
+            frame = framed(written(header, style), rng.choice([b"", b"", b"body"]))
+            request = lane.command(frame)
+            assert asked(request) == asked(decode_frame(frame)), fields
+            if style == "java" and fields == PULL and not request.body:
+                assert isinstance(request, ReadPull)
+        assert two.lane.failures == 0
+        two.close()
+
+    run(body)
+
+
+def asked(request: Command) -> Any:
+    """Return what a pull asks for, or what is wrong with it."""
+    try:
+        header = read_pull(request)
+        offset = header.commit_offset
+        return (*header[:11], request.int64("commitOffset", 0) if offset is None else offset, request.fields)
+    except WhimbrelError as error:
+        return str(error)
 
 
 def recorded_frame(recorded: dict[str, Any], fields: dict[str, Any], opaque: int) -> bytes:

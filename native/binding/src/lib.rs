@@ -155,6 +155,7 @@ fn whimbrel_fast(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(panic, module)?)?;
     module.add_function(wrap_pyfunction!(bulk::plan_pull, module)?)?;
     module.add_function(wrap_pyfunction!(remote::decoded, module)?)?;
+    module.add_function(wrap_pyfunction!(remote::pull_of, module)?)?;
     module.add_function(wrap_pyfunction!(replica::feed, module)?)?;
     module.add_function(wrap_pyfunction!(replica::follow, module)?)?;
     Ok(())

@@ -6,6 +6,7 @@ use pyo3::types::{PyBytes, PyDict, PyList, PyString, PyTuple};
 use whimbrel_core::command::{self, Header, Limits, Text};
 use whimbrel_core::pass::{Answer, Log};
 use whimbrel_core::remote::{Pass, Policy, Read, Stop, Taken};
+use whimbrel_core::remote_pull::{self, Bounds};
 
 use crate::calls::{Answers, Known, LogEnd, plan_object, wanted};
 use crate::guarded;
@@ -109,6 +110,58 @@ pub fn codes(answers: &[Answer]) -> Vec<(i64, usize)> {
 
 type Command<'py> =
     (i32, i32, Option<Bound<'py, PyDict>>, Bound<'py, PyBytes>, i32, String, i32, Option<String>);
+
+type Pull<'py> = (
+    Bound<'py, PyString>,
+    Bound<'py, PyString>,
+    i32,
+    i64,
+    i32,
+    i32,
+    i32,
+    i64,
+    Bound<'py, PyString>,
+    bool,
+    i64,
+    i64,
+);
+
+type PullCommand<'py> = (i32, i32, i32, i32, String, Pull<'py>);
+
+/// What a whole frame pulls: code, opaque number, flag, version, language, and the rest; `None` where it is not plain.
+#[pyfunction]
+pub fn pull_of<'py>(
+    py: Python<'py>,
+    frame: &[u8],
+    limits: (usize, usize),
+    bounds: (i32, i64, usize),
+) -> PyResult<Option<PullCommand<'py>>> {
+    let limits = Limits { frame_max: limits.0, header_max: limits.1 };
+    let bounds = Bounds { bytes_max: bounds.0, suspend_max_ms: bounds.1, text_max: bounds.2 };
+    let mut header = Header::default();
+    let found = guarded(|| {
+        let (header_text, body) = command::parts(frame, limits)?;
+        command::read(header_text, &mut header).filter(|()| body.is_empty())?;
+        remote_pull::read(&header, bounds)
+    })?;
+    let Some(pull) = found else { return Ok(None) };
+    let values = (
+        text(py, &pull.group),
+        text(py, &pull.topic),
+        pull.queue_id,
+        pull.offset,
+        pull.messages,
+        pull.bytes,
+        pull.flags,
+        pull.version,
+        text(py, &pull.text),
+        pull.sql,
+        pull.suspend_ms,
+        pull.commit_offset,
+    );
+    let Header { code, opaque, flag, version, language, .. } = header;
+    Ok(Some((code, opaque, flag, version, language.to_owned(), values)))
+}
 
 fn text<'py>(py: Python<'py>, text: &Text<'_>) -> Bound<'py, PyString> {
     match text.plain() {

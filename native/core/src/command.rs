@@ -84,6 +84,10 @@ impl<'a> Text<'a> {
     pub fn plain(&self) -> Option<&'a str> {
         (!self.escaped).then_some(self.raw)
     }
+    /// Whether it has at most so many bytes as it stands there.
+    pub fn is_shorter(&self, size: usize) -> bool {
+        self.raw.len() <= size
+    }
     /// Append the text to `out`.
     pub fn put(&self, out: &mut String) {
         let mut rest = self.raw;

@@ -11,7 +11,7 @@
 //! hash      Java's hash of a text, and that of a key in the index
 //! calls     bytes of a connection -> calls of one method, and frames of their answers; hpack: their header blocks
 //! send      a request's messages (proto) -> records, entries and keys; pass: reads of connections
-//! command   frames of the remoting protocol and their headers; remote: its sends, as send and pass do
+//! command   frames of the remoting protocol and their headers; remote: its sends, as send and pass do; remote_pull: what its pulls ask for
 //! bulk      queue entries and pieces of the log -> frames of a bulk reader
 //! deliver   records of the log -> messages for consumers, with digests of their bodies; pull: all of a pull's; ack: acknowledgements -> what is done, and their answers
 //! replica   what the loops of both replicators do next
@@ -34,5 +34,6 @@ pub mod proto;
 pub mod pull;
 pub mod record;
 pub mod remote;
+pub mod remote_pull;
 pub mod replica;
 pub mod send;

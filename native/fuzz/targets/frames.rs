@@ -11,6 +11,7 @@ use whimbrel_core::command::{Header, Limits, Next, next, read};
 use whimbrel_core::dispatch;
 use whimbrel_core::pass::Plan;
 use whimbrel_core::remote::{Pass, Policy, Read, Stop, Taken};
+use whimbrel_core::remote_pull::{self, Bounds};
 
 const LIMITS: Limits = Limits { frame_max: 16 << 20, header_max: 256 << 10 };
 
@@ -58,6 +59,10 @@ fuzz_target!(|data: &[u8]| {
         let mut found = Header::default();
         if read(header, &mut found).is_some() {
             found.fields.iter().for_each(|(_, value)| value.put(&mut String::new()));
+            let bounds = Bounds { bytes_max: 262_144, suspend_max_ms: 60_000, text_max: 4096 };
+            if let Some(pull) = remote_pull::read(&found, bounds) {
+                assert!((1..=262_144).contains(&pull.bytes) && pull.messages > 0 && pull.offset >= 0);
+            }
         }
     }
     let (policy, parks) = (policy(flags & 2 != 0), flags & 1 != 0);

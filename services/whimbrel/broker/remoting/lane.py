@@ -5,7 +5,8 @@
     answers         ──► sent at once, or parked until the log is durable
 
 It shares with the sends by gRPC (`api/broker_lane.py`) what a pass must know of the log, when there is none,
-and what is parked: answers of both stand in the order of the log. What is plain is decided by `remote.rs` in
+and what is parked: answers of both stand in the order of the log. Headers of other requests it reads as well
+(`command`), those of pulls with all that they ask for. What is plain is decided by `remote.rs` in
 `native/core`; what it must know of topics it asks (`find`), once a pass for each.
 
 With tracing on, messages with a trace context are Python's, and those that are sampled; both count down
@@ -17,7 +18,10 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from whimbrel.broker.api.broker_lane import BrokerLane
+from whimbrel.broker.consume.filters import FILTER_CHARS_MAX
+from whimbrel.broker.consume.raw_pull import BYTES_MAX
 from whimbrel.broker.produce.admission import SendTarget, born_host_of
+from whimbrel.broker.remoting.pull_header import SUSPEND_MS_MAX, PullHeader, ReadPull
 from whimbrel.broker.remoting.sends import (
     BATCH_MESSAGES_MAX,
     NOT_AT_ONCE,
@@ -32,7 +36,7 @@ from whimbrel.model.limits import BODY_BYTES_MAX, TIME_MS_MAX
 from whimbrel.model.names import RETRY_PREFIX, SYSTEM_TOPIC_PREFIX
 from whimbrel.rpc.remoting.codes import ResponseCode
 from whimbrel.rpc.remoting.command import NO_FIELDS, Command
-from whimbrel.rpc.remoting.frames import FRAME_BYTES_MAX, HEADER_BYTES_MAX, decode_frame
+from whimbrel.rpc.remoting.frames import FRAME_BYTES_MAX, HEAD_BYTES, HEADER_BYTES_MAX, decode_frame
 from whimbrel.rpc.remoting.handlers import Reply
 from whimbrel.rpc.remoting.json_header import encode_response, language_of
 from whimbrel.rpc.server.lane_calls import LaneFault
@@ -43,6 +47,8 @@ from whimbrel.store.consumequeue import ConsumeQueue
 __all__ = ["RemotingSendLane"]
 
 LIMITS: Final = (FRAME_BYTES_MAX, HEADER_BYTES_MAX)
+PULL_BOUNDS: Final = (BYTES_MAX, SUSPEND_MS_MAX, FILTER_CHARS_MAX)
+PULL_BEGINS: Final = (b'{"code":11,', b'{"code":361,')  # of the headers of nearly all clients
 
 
 class RemotingSendLane:
@@ -76,6 +82,13 @@ class RemotingSendLane:
             RemotingError: it is none.
         """
         native = self.passes.lane.native
+        if native is not None and frame.startswith(PULL_BEGINS, HEAD_BYTES):
+            pull = self.passes.run(native.pull_of, frame, LIMITS, PULL_BOUNDS)
+            if pull is not None:
+                code, opaque, flag, version, language, values = pull
+                if language != "JAVA":
+                    language = language_of(language)
+                return ReadPull(code, opaque, flag, version, language, PullHeader._make(values), frame)
         found = None if native is None else self.passes.run(native.decoded, frame, LIMITS)
         if found is None:
             return decode_frame(frame)

@@ -23,13 +23,13 @@ from collections.abc import Callable
 from typing import Final, Protocol
 
 from whimbrel.broker.api.receive import ReadSplitting
-from whimbrel.broker.consume.filters import FILTER_CHARS_MAX, Filter, compile_filter
-from whimbrel.broker.consume.raw_pull import BYTES_MAX, RangedSource, RawPull, RawRequest, Status, pull_raw
+from whimbrel.broker.consume.filters import Filter, compile_filter
+from whimbrel.broker.consume.raw_pull import RangedSource, RawPull, RawRequest, Status, pull_raw
 from whimbrel.broker.remoting.group_creation import GroupCreation
 from whimbrel.broker.remoting.held_pulls import HeldPull, HeldPulls
+from whimbrel.broker.remoting.pull_header import COMMIT, NAMES_SUBSCRIPTION, SUSPEND, read_pull
 from whimbrel.broker.tables.topics import TopicTable
 from whimbrel.errors import (
-    BadRequest,
     Forbidden,
     GroupNotFound,
     NotReady,
@@ -45,9 +45,6 @@ from whimbrel.rpc.remoting.handlers import Handle, Outcome, Peer, Reply, reply_t
 from whimbrel.store.lane_passes import LanePasses
 
 __all__ = ["Pulls"]
-
-COMMIT, SUSPEND, NAMES_SUBSCRIPTION = 1, 2, 4
-SUSPEND_MS_MAX = 60_000  # Java's clients ask for 15 s, and wait 30 s for the answer
 
 OUTSIDE: Final = (Status.OFFSET_TOO_SMALL, Status.OFFSET_OVERFLOW_BADLY)
 CODES: Final = {
@@ -154,25 +151,9 @@ class Pulls:
 
     def pull(self, peer: Peer, request: Command) -> Outcome:
         """Answer a pull, or have it wait."""
-        fields = request.fields
-        text, kind = fields.get("subscription", ""), fields.get("expressionType", "TAG")
-        flags = request.int32("sysFlag")
-        if flags & NAMES_SUBSCRIPTION and len(text) > FILTER_CHARS_MAX:
-            raise BadRequest(f"a subscription has at most {FILTER_CHARS_MAX} characters, not {len(text)}")
-        pull = HeldPull(
-            peer,
-            request.text("consumerGroup"),
-            request.text("topic"),
-            request.int32("queueId"),
-            request.int64("queueOffset"),
-            max(request.int32("maxMsgNums"), 1),
-            max(min(request.int32("maxMsgBytes", BYTES_MAX), BYTES_MAX), 1),
-            flags,
-            request.int64("subVersion", 0),
-            text if flags & NAMES_SUBSCRIPTION else "",
-            kind not in ("TAG", ""),
-        )
-        suspend_ms = min(request.int64("suspendTimeoutMillis", 0), SUSPEND_MS_MAX)
+        header = read_pull(request)
+        flags, suspend_ms = header.flags, header.suspend_ms
+        pull = HeldPull(peer, *header[:10])
         topic, group, wanted = self.checked(pull)
         pull.topic, pull.group = topic.name, group.name  # the tables' objects: the request's may go
         if (moved := self.redirected(pull)) is not None:
@@ -181,7 +162,10 @@ class Pulls:
             self.on_shared(group.name, topic.name, pull.queue_id)
         found = self.read(pull, wanted)
         if flags & COMMIT and self.master:
-            self.commit(group.name, topic.name, pull.queue_id, request.int64("commitOffset", 0))
+            offset = header.commit_offset
+            if offset is None:
+                offset = request.int64("commitOffset", 0)
+            self.commit(group.name, topic.name, pull.queue_id, offset)
         if flags & SUSPEND and suspend_ms > 0 and self.may_wait(pull, found):
             self.held.park(pull, self.clock() + suspend_ms)
             return pull

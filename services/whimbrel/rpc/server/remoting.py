@@ -39,7 +39,7 @@ from whimbrel.rpc.remoting.json_header import encode_response
 from whimbrel.rpc.server.admission import Place
 from whimbrel.rpc.server.budget import ConnectionBudget
 from whimbrel.rpc.server.connection import COUNT_BYTES, UNSENT_LIMIT, WRITE_BYTES_HIGH
-from whimbrel.rpc.server.lane_calls import IDLE_READS_MAX, LaneFault
+from whimbrel.rpc.server.lane_calls import IDLE_READS_MAX
 from whimbrel.rpc.server.protocol_detection import HANDSHAKE_S, host_and_port
 from whimbrel.rpc.server.remoting_lane import LaneRequests, TakenFrames
 
@@ -139,8 +139,8 @@ class RemotingConnection(asyncio.Protocol):
                     self.take_frames(data)
                 else:
                     self.lane.receive(data, asks=self.lane.likely())
-        except LaneFault as fault:
-            self.fault(fault)
+        except Exception as error:  # noqa: BLE001 - a fault of ours ends this connection alone
+            self.fault(error)
         finally:
             self.receiving = False
         self.flush()
