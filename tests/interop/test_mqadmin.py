@@ -43,6 +43,7 @@ class Tools:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
+            cwd=root,  # consumerStatus writes files there
             env=os.environ | {"ROCKETMQ_HOME": str(root)},
         )
         self.lines: queue.Queue[str] = queue.Queue()
