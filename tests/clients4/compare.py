@@ -49,10 +49,8 @@ ACCEPTED = {
     ("send_delayed", "properties of level 1"): WAIT,
     ("send_delayed", "properties of level 2"): WAIT,
     ("send_transactions", "properties"): replace(WAIT, adds=("__transactionId__",), why=TRANSACTION),
-    ("send_transactions", "properties of a first question"): Otherwise(
-        "the same, and a question does not say yet which one it is",
-        lacks=frozenset({"WAIT", "TRANSACTION_CHECK_TIMES"}),
-        adds=("__transactionId__",),
+    ("send_transactions", "properties of a first question"): replace(
+        WAIT, adds=("__transactionId__",), why=TRANSACTION
     ),
     ("push_failing", "properties of the second try"): WAIT,
     ("push_failing", "properties of the dead letter"): Otherwise(DEAD, lacks=frozenset({"WAIT", "DELAY"})),

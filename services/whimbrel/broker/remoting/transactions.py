@@ -19,7 +19,7 @@ from typing import Final, cast
 from whimbrel.broker.produce.replay import host_bytes
 from whimbrel.broker.remoting.records import NoRecord, RecordLog, read_at
 from whimbrel.broker.tables.remoting_clients import RemotingClients
-from whimbrel.broker.transactions.records import open_transaction
+from whimbrel.broker.transactions.records import open_transaction, with_check_times
 from whimbrel.broker.transactions.table import OpenTransaction, Resolution
 from whimbrel.broker.transactions.transactions import Ask, Transactions
 from whimbrel.deferred import Deferred
@@ -109,12 +109,12 @@ class EndTransactions:
 
 
 def question(one: OpenTransaction, half: StoredMessage) -> bytes:
-    """Return the half as a record of the topic and queue that it is for."""
+    """Return the half as a record of the topic and queue that it is for, with the question's number."""
     draft = RecordDraft(
         one.topic,
         one.queue_id,
         half.body,
-        half.properties_raw,
+        with_check_times(half.properties_raw, one.checks + 1),
         half.born_timestamp,
         host_bytes(half.born_host),
         half.store_host_raw,

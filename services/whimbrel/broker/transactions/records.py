@@ -53,6 +53,7 @@ __all__ = [
     "op_draft",
     "open_transaction",
     "prepared_offset_of",
+    "with_check_times",
 ]
 
 OP_QUEUE = 0
@@ -138,10 +139,15 @@ def moved_draft(half: StoredMessage) -> RecordDraft:
     times = text_of(half.properties_raw, CHECK_TIMES)
     count = int(times) + 1 if times.isdecimal() and len(times) <= QUEUE_DIGITS_MAX else 1
     draft = committed_draft(half, HALF_TOPIC, 0)
-    draft.properties = without(draft.properties, CHECK_TIMES) + f"{CHECK_TIMES}\x01{count}\x02".encode()
+    draft.properties = with_check_times(half.properties_raw, count)
     draft.sys_flag &= COMPRESSION_BITS
     draft.prepared_offset = 0
     return draft
+
+
+def with_check_times(raw: bytes, count: int) -> bytes:
+    """Return a property text that says how often producers were asked."""
+    return without(raw, CHECK_TIMES) + f"{CHECK_TIMES}\x01{count}\x02".encode()
 
 
 def without(raw: bytes, name: str) -> bytes:

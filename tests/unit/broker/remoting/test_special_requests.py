@@ -190,6 +190,7 @@ def test_6_1_39_a_producer_of_the_group_is_asked(rig: Handlers) -> None:
     record = decode_record(body)
     assert (record.topic, record.queue_id, record.body) == ("T", 2, b"hello")
     assert (record.physical_offset, record.queue_offset) == (stored.physical_offset, 0)
+    assert record.properties == stored.properties | {"TRANSACTION_CHECK_TIMES": "1"}
     for peer in peers:
         peer.closed = True
     assert rig.transactions.ask(one, stored) is False
