@@ -86,7 +86,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         yield running
 
 
-@pytest.fixture(scope="module", params=["4.9.3", "5.3.3"])
+@pytest.fixture(scope="module", params=["4.9.3", pytest.param("5.3.3", marks=pytest.mark.slow)])
 def tools(
     request: pytest.FixtureRequest, cluster: Cluster, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Tools]:
