@@ -22,7 +22,9 @@ from storekit import NOW
 from whimbrel.broker.record_traces import RecordTraces
 from whimbrel.broker.remoting.group_creation import GroupCreation
 from whimbrel.broker.remoting.lane import RemotingSendLane
+from whimbrel.broker.remoting.plain_sends import PlainSends
 from whimbrel.broker.remoting.sends import Sends
+from whimbrel.lane import Lane
 from whimbrel.model.topic import TopicConfig
 from whimbrel.rpc.remoting.frames import HEAD
 from whimbrel.rpc.remoting.handlers import RemotingService
@@ -80,9 +82,11 @@ class RemoteSide(Side):
 
     Attributes:
         traced: tracing is on, and one of some messages is sampled.
+        together: Python stores plain sends of a read together, as brokers do.
     """
 
     traced: bool = False
+    together: bool = False
 
     def open(self) -> "RemoteSide":
         """Open everything; call it on a running loop."""
@@ -111,8 +115,11 @@ class RemoteSide(Side):
         for topic in self.topics.rows.values():
             self.admission.target_of(topic.name, topic).turn = 0
         self.send_lane = None if self.by_lane is None else RemotingSendLane(self.by_lane, self.remote)
-        self.server.remoting = RemotingService(self.remote.handles(), lane=self.send_lane)
-        self.server.on_request_end = self.counted.calls.observe
+        self.plain = PlainSends(self.remote, self.appender) if self.together else None
+        self.server.remoting = RemotingService(
+            self.remote.handles(), together=self.plain, lane=self.send_lane
+        )
+        self.server.on_request_end = self.counted.calls.observe_many
         return self
 
     def connect_remote(self, stub: socket.socket) -> tuple[RemotingConnection, Sink]:
@@ -135,16 +142,32 @@ def frames(data: bytes) -> dict[int, list[bytes]]:
 
 
 class TwoRemote:
-    """Both sides, with one connection each."""
+    """Both sides, with one connection each.
+
+    The first handles each request alone. The second has the lane, and what brokers have; without the lane
+    where `by_lane` says so.
+    """
 
     def __init__(
-        self, root: Path, stub: socket.socket, *, options: StoreOptions = OPTIONS, **how: Any
+        self,
+        root: Path,
+        stub: socket.socket,
+        *,
+        options: StoreOptions = OPTIONS,
+        by_lane: bool = True,
+        **how: Any,
     ) -> None:
-        self.lane, self.stub = lane_or_skip(), stub
+        self.used_lane, self.stub = lane_or_skip() if by_lane else None, stub
         self.python = RemoteSide(root / "python", None, options, **how).open()
-        self.compiled = RemoteSide(root / "lane", self.lane, options, **how).open()
+        self.compiled = RemoteSide(root / "lane", self.used_lane, options, together=True, **how).open()
         self.sides = self.python, self.compiled
         self.connections = [side.connect_remote(stub) for side in self.sides]
+
+    @property
+    def lane(self) -> Lane:
+        """The lane of the second."""
+        assert self.used_lane is not None
+        return self.used_lane
 
     @property
     def calls(self) -> int:
@@ -172,7 +195,7 @@ class TwoRemote:
 
     def check(self) -> None:
         """Compare all that both have done."""
-        assert self.lane.failures == 0, self.lane.why
+        assert self.used_lane is None or self.used_lane.failures == 0, self.used_lane.why
         python, compiled = (b"".join(sink.written) for _, sink in self.connections)
         same(frames(python), frames(compiled), "answers")
         (one, first), (other, second) = self.connections

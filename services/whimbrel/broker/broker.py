@@ -322,7 +322,7 @@ class Broker:
             transport=options.transport,
             read_end=context.read_end,
             remoting=remoting,
-            on_request_end=None if context.counted is None else context.counted.calls.observe,
+            on_request_end=None if context.counted is None else context.counted.calls.observe_many,
             extra_ports=options.extra_ports,
         )
 

@@ -104,17 +104,16 @@ async def run(options: NameserverOptions, files: Files = FILES) -> int:
         accounts=accounts,
     )
     times = CallTimes() if options.metrics_port >= 0 else None
-    on_call_end = None if times is None else times.observe
     try:
         server = await serve(
             [routes.service, brokers.service, groups.service],
             host=options.host,
             port=options.port,
-            on_call_end=on_call_end,
+            on_call_end=None if times is None else times.observe,
             tls=TlsSettings(certificate=options.tls_certificate, key=options.tls_key),
             transport=options.transport,
             remoting=requests.service,
-            on_request_end=on_call_end,
+            on_request_end=None if times is None else times.observe_many,
             extra_ports=() if options.remoting_port < 0 else (options.remoting_port,),
         )
     except (WhimbrelError, OSError) as error:

@@ -258,6 +258,10 @@ class FullDisk:
         self.allocate(fd, offset, length)
 
 
+def refused(*_: object) -> int:
+    raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+
 def test_packed_records_that_the_system_refuses_to_write_are_not_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -270,9 +274,6 @@ def test_packed_records_that_the_system_refuses_to_write_are_not_there(
     records = source.read_log(0, answers[-1].end)
     assert len(records) > commitlog.PWRITE_BYTES_MIN
     small = answers[0].size
-
-    def refused(*_: object) -> int:
-        raise OSError(errno.EIO, os.strerror(errno.EIO))
 
     with monkeypatch.context() as patch:
         patch.setattr(Files, "pwrite", refused)
@@ -423,4 +424,65 @@ def test_a_round_of_retention_sees_that_there_is_room_again(
     disk.full = False
     store.run_retention(NOW)
     assert not store.full_reason
+    store.close()
+
+
+def test_messages_of_several_queues_that_are_appended_together_are_stored_as_if_each_was_alone(
+    tmp_path: Path,
+) -> None:
+    alone, together = open_master(tmp_path / "alone"), open_master(tmp_path / "together")
+    told: list[tuple[object, tuple[str, int, int, int]]] = []
+    for store in (alone, together):
+        store.append([make_draft()])
+        store.on_arrival = lambda *arrival, store=store: told.append((store, arrival))
+    drafts = [make_draft(number, queue_id=number % 3, size=900) for number in range(12)]
+    one_by_one = [alone.append([draft])[0] for draft in drafts]
+    assert together.append_each(drafts) == one_by_one
+    assert together.written == alone.written
+    assert together.read_log(0, together.written) == alone.read_log(0, alone.written)
+    for store in (alone, together):
+        store.end_tick()
+        store.index_rest()
+    for queue_id in range(3):
+        assert together.queue_range("topic", queue_id) == alone.queue_range("topic", queue_id)
+        assert together.queue_units("topic", queue_id, 0, 9) == alone.queue_units("topic", queue_id, 0, 9)
+    for number in range(12):
+        found = together.find_by_key("topic", f"key-{number}")
+        assert found == alone.find_by_key("topic", f"key-{number}") and found
+    assert [arrival for store, arrival in told if store is alone] == [
+        arrival for store, arrival in told if store is together
+    ]
+    for store in (alone, together):
+        store.close()
+
+
+def test_what_can_not_be_appended_together_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = open_master(tmp_path / "s")
+    assert not store.append_each([make_draft()])  # there is no log file yet
+    store.append([make_draft()])
+    end = store.written
+    drafts = [make_draft(number, queue_id=number % 2, size=1000) for number in range(10)]
+    with pytest.raises(BadRequest):
+        store.append_each([*drafts, dataclasses.replace(make_draft(), properties=b"a\x01b\x00")])
+    with monkeypatch.context() as patch:
+        patch.setattr(Files, "pwrite", refused)
+        assert not store.append_each(drafts)
+    with monkeypatch.context() as patch:
+        patch.setattr(store.writer, "limit", end + 5000)
+        assert not store.append_each(drafts)
+    with monkeypatch.context() as patch:
+        patch.setattr(store.writer, "disk", DiskUse(1.0))
+        assert not store.append_each(drafts)
+    with monkeypatch.context() as patch:
+        patch.setattr(store.queues, "reserve", lambda wanted: False)
+        patch.setattr(store.queues.by_key["topic", 0], "room", 3)
+        assert not store.append_each(drafts)
+    assert (store.written, store.queue_range("topic", 0), store.queue_range("topic", 1)) == (
+        end,
+        (0, 1),
+        (0, 0),
+    )
+    assert len(store.append_each(drafts)) == 10
     store.close()

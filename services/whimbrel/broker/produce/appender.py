@@ -30,6 +30,7 @@ import math
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any, NoReturn, Protocol
 
 from whimbrel.broker.produce.commit import UNCOMMITTED_BYTES_MAX, MajorityCommit
@@ -124,6 +125,9 @@ class AppendLog(Protocol):
 
     def append(self, drafts: Sequence[Any]) -> list[Any]:
         """Append records of one queue, all or none."""
+
+    def append_each(self, drafts: Sequence[Any]) -> list[Any]:
+        """Append records of any queues, all or none, if nothing is unusual."""
 
     def end_tick(self) -> bool:
         """Publish the written mark; return whether to be called again soon."""
@@ -328,6 +332,19 @@ class Appender:
         appended = self.store.append(drafts)
         if self.on_appended is not None:
             self.on_appended(drafts[0].topic, appended)
+        self.note_appended()
+        return appended
+
+    def append_each(self, drafts: Sequence[Any]) -> list[Any]:
+        """Check and append messages of any queues; nothing is returned, and nothing was appended, where each
+        is to be appended alone."""
+        self.check_writable()
+        appended = self.store.append_each(drafts)
+        if not appended:
+            return []
+        if self.on_appended is not None:
+            for topic, pairs in groupby(zip(drafts, appended, strict=True), lambda pair: pair[0].topic):
+                self.on_appended(topic, [place for _, place in pairs])
         self.note_appended()
         return appended
 

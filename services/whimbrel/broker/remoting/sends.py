@@ -89,7 +89,7 @@ from whimbrel.store.codec import (
 if TYPE_CHECKING:
     from whimbrel.broker.record_traces import Creation, RecordTraces
 
-__all__ = ["REGION", "VERSION_WITH_MAXIMUM", "Sends", "failed"]
+__all__ = ["NOT_AT_ONCE", "REGION", "VERSION_WITH_MAXIMUM", "WAIT", "Sends", "failed", "refusal"]
 
 WAIT = "WAIT"
 RECONSUME_TIME, MAX_RECONSUME_TIMES = "RECONSUME_TIME", "MAX_RECONSUME_TIMES"
@@ -168,7 +168,10 @@ class Sends:
             detour = None
         else:
             properties.pop(WAIT, None)
-            draft = self.draft(peer, header, request.body, properties, queue_id, header.flag)
+            draft = self.draft(
+                peer, header.topic, queue_id, request.body, properties, header.born_ms, header.sys_flag,
+                header.flag, header.reconsume_times,
+            )  # fmt: skip
             drafts, detour = self.detoured(draft, properties)
         appended = admission.appender.append(drafts)
         if detour is not None:
@@ -213,11 +216,10 @@ class Sends:
         """Return the topic, which is made where there is none and a send may make it."""
         name = header.topic
         found = self.topics.rows.get(name)
-        if name in NOT_SENT_TO or name.startswith(SYSTEM_TOPIC_PREFIX):
-            raise Forbidden(f"{name} is the broker's own: nobody sends to it")
+        error = refusal(name, found)
+        if error is not None:
+            raise error
         if found is not None:
-            if found.drained:
-                raise NotWritable(f"topic {name} takes no messages here: this broker is drained")
             return found
         check_topic(name, system_allowed=True)
         self.admission.appender.check_writable()  # a broker that takes no writes makes no topics either
@@ -280,13 +282,16 @@ class Sends:
     def draft(
         self,
         peer: Peer,
-        header: SendHeader,
+        topic: str,
+        queue_id: int,
         body: bytes,
         properties: dict[str, str],
-        queue_id: int,
+        born_ms: int,
+        sys_flag: int,
         flag: int,
+        reconsume_times: int,
     ) -> RecordDraft:
-        """Return a message as a record.
+        """Return a message as a record. Called by position: it runs for every message.
 
         Raises:
             MessageTooLarge, PropertiesTooLarge: it is.
@@ -307,16 +312,16 @@ class Sends:
             )
         words = properties.get(KEYS)
         return RecordDraft(
-            header.topic,
+            topic,
             queue_id,
             body,
             text,
-            header.born_ms,
+            born_ms,
             born_host_of(peer.peer),
             self.admission.store_host,
             flag,
-            header.sys_flag & ~TRANSACTION_MASK,
-            header.reconsume_times,
+            sys_flag & ~TRANSACTION_MASK,
+            reconsume_times,
             0,
             tags_code(properties.get(TAGS)),
             (unique,) if words is None else (unique, *filter(None, words.split(" "))),
@@ -390,7 +395,11 @@ class Sends:
                     raise BadRequest(f"a batch may have {BATCH_MESSAGES_MAX} messages")
                 own = properties_of(body[stop + 2 : at + size].decode("utf-8", "replace"))
                 own |= common
-                drafts.append(self.draft(peer, header, body[start:stop], own, queue_id, flag))
+                draft = self.draft(
+                    peer, header.topic, queue_id, body[start:stop], own, header.born_ms, header.sys_flag,
+                    flag, header.reconsume_times,
+                )  # fmt: skip
+                drafts.append(draft)
                 at += size
         except struct.error as error:
             raise MessageCorrupted(f"the batch has no whole message at byte {at}") from error
@@ -402,6 +411,15 @@ class Sends:
 def failed(error: WhimbrelError) -> Reply:
     """Return the reply to a send that fails."""
     return replace(reply_to_error(error), fields=REGION)
+
+
+def refusal(name: str, topic: TopicConfig | None) -> WhimbrelError | None:
+    """Return why nobody may send to a topic now, which there may be or not; None where sends are taken."""
+    if name in NOT_SENT_TO or name.startswith(SYSTEM_TOPIC_PREFIX):
+        return Forbidden(f"{name} is the broker's own: nobody sends to it")
+    if topic is not None and topic.drained:
+        return NotWritable(f"topic {name} takes no messages here: this broker is drained")
+    return None
 
 
 def has_context(draft: RecordDraft) -> bool:

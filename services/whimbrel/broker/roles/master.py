@@ -39,6 +39,7 @@ from whimbrel.broker.produce.confirmed_offset import ConfirmedFile, MajorityConf
 from whimbrel.broker.produce.dead_letters import DeadLetters
 from whimbrel.broker.produce.internal_append import InternalAppender
 from whimbrel.broker.remoting.lane import RemotingSendLane
+from whimbrel.broker.remoting.plain_sends import PlainSends
 from whimbrel.broker.remoting.replies import Replies
 from whimbrel.broker.remoting.send_back import SendBack
 from whimbrel.broker.remoting.sends import Sends as RemotingSends
@@ -59,7 +60,7 @@ from whimbrel.model.registration import BrokerRole, Member, SharedTopics
 from whimbrel.model.topic import MessageType
 from whimbrel.probes import Condition
 from whimbrel.rpc.remoting.handlers import Handle as RemotingHandle
-from whimbrel.rpc.remoting.handlers import RemotingService
+from whimbrel.rpc.remoting.handlers import RemotingService, TogetherSends
 from whimbrel.rpc.server.forwarder import Forwarder
 from whimbrel.rpc.server.handlers import Service
 from whimbrel.rpc.server.lane_calls import CallLane
@@ -337,9 +338,11 @@ class MasterRole(Role):
     def request_lane(self) -> RemotingLane | None:
         """Return what takes plain requests of the remoting protocol, where the compiled lane is active."""
         lane = self.broker_lane
-        if lane is None or self.context.remoting_accounts:  # signatures are checked by Python
-            return None
-        return RemotingSendLane(lane, self.remoting_messages.sends)
+        return None if lane is None else RemotingSendLane(lane, self.remoting_messages.sends)
+
+    def plain_sends(self) -> TogetherSends:
+        """Return what takes plain sends of the remoting protocol that came together."""
+        return PlainSends(self.remoting_messages.sends, self.appender)
 
     def special_calls(self) -> dict[str, Handle]:
         """Return the handlers of calls about messages that are not plain ones."""

@@ -59,7 +59,7 @@ from whimbrel.rpc.remoting.admin_access import guarded
 from whimbrel.rpc.remoting.codes import RequestCode
 from whimbrel.rpc.remoting.command import Command
 from whimbrel.rpc.remoting.handlers import Handle as RemotingHandle
-from whimbrel.rpc.remoting.handlers import Peer, RemotingService
+from whimbrel.rpc.remoting.handlers import Peer, RemotingService, TogetherSends
 from whimbrel.rpc.server.handlers import Call, Service
 from whimbrel.rpc.server.lane_calls import CallLane
 from whimbrel.rpc.server.remoting_lane import RemotingLane
@@ -441,7 +441,9 @@ class Role(ABC):
         service = remoting_service(
             [guarded(part, CHANGING, access, accounts) for part in handles], parts.closed
         )
-        return replace(service, lane=self.request_lane())
+        if accounts:  # signatures are checked by Python, in the guarded handlers
+            return service
+        return replace(service, together=self.plain_sends(), lane=self.request_lane())
 
     def special_requests(self, sends: RemotingSends) -> list[dict[int, RemotingHandle]]:
         """Return the handlers of requests of the remoting protocol that only a master serves."""
@@ -490,6 +492,10 @@ class Role(ABC):
 
     def request_lane(self) -> RemotingLane | None:
         """Return what takes plain requests of the remoting protocol; None where nothing does."""
+        return None
+
+    def plain_sends(self) -> TogetherSends | None:
+        """Return what takes plain sends that came together; None where each goes to its handler."""
         return None
 
     def special_calls(self) -> dict[str, Handle]:

@@ -4,7 +4,9 @@
                                            └──(responses to requests of ours)──► whoever asked
     Deferred completed (flush, replica, held pull) ──► flush of its connection ──► once a tick
 
-Where the compiled lane is active it does plain sends, and what it leaves goes this way (`remoting_lane.py`).
+Plain sends that follow each other in a read are stored together (`TogetherSends`), before what comes behind
+them is handled. Where the compiled lane is active it does plain sends, and what it leaves goes this way
+(`remoting_lane.py`).
 
 It is the sibling of `connection.py`, and its server treats both alike (`native.py`): one budget of memory,
 one count of connections, one timer. All replies to the requests of a read leave in one write; several buffers
@@ -26,7 +28,7 @@ import socket
 import time
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from whimbrel.deferred import Deferred
 from whimbrel.errors import ConnectionClosed, RequestTimeout, Throttled, WhimbrelError
@@ -34,7 +36,7 @@ from whimbrel.rpc.remoting.codes import ResponseCode
 from whimbrel.rpc.remoting.command import INT_MAX, ONEWAY, RESPONSE, Command
 from whimbrel.rpc.remoting.errors import RemotingError
 from whimbrel.rpc.remoting.frames import FrameReader, decode_frame, encode_frame, head_of
-from whimbrel.rpc.remoting.handlers import Reply, reply_to_error
+from whimbrel.rpc.remoting.handlers import Reply, TogetherSends, reply_to_error
 from whimbrel.rpc.remoting.json_header import encode_response
 from whimbrel.rpc.server.admission import Place
 from whimbrel.rpc.server.budget import ConnectionBudget
@@ -51,13 +53,14 @@ __all__ = ["ASKED_MAX", "IDLE_S", "OnRequestEnd", "RemotingConnection"]
 IDLE_S = 120.0  # RocketMQ's serverChannelMaxIdleTimeSeconds
 UNREAD_BYTES_MAX = 8 << 20  # of replies, before large ones wait: some thirty pulls' worth
 ASKED_MAX = 64  # requests of ours that wait for a response
+TOGETHER_MAX = 1024  # sends that are stored together
 REQUEST_BYTES = 512  # of a request that waits for its reply, about
 
 UNKNOWN = -1  # what `OnRequestEnd` gets for a code that is not served
 
-# Called at the end of each request with its code, that of the response, whether it was deferred, and the
-# seconds it took.
-OnRequestEnd = Callable[[int, int, bool, float], None]
+# Called at the end of requests with their code, that of the responses, whether they were deferred, the
+# seconds that they took, and how many they were.
+OnRequestEnd = Callable[[int, int, bool, float, int], None]
 
 logger = logging.getLogger(__name__)
 
@@ -71,6 +74,7 @@ class RemotingConnection(asyncio.Protocol):
         waiting: replies that are to come.
         asked: requests of ours by their numbers, with the timers of those who wait.
         calls: that the current read has brought.
+        kept, kept_records: sends of the current read that are to be stored together, and their records.
         lane: the compiled lane's part; None without one.
     """
 
@@ -87,6 +91,8 @@ class RemotingConnection(asyncio.Protocol):
         self.paused = self.receiving = self.flush_scheduled = self.spoken = self.ended = False
         self.budget = ConnectionBudget()
         self.uncounted = self.calls = 0
+        self.kept: list[Command] = []
+        self.kept_records: list[Any] = []
         self.lane: LaneRequests | None = None
 
     # Called by the transport
@@ -152,20 +158,30 @@ class RemotingConnection(asyncio.Protocol):
 
     def take_frames(self, data: bytes) -> bool:
         """Handle the frames of bytes that begin with one; return False where they are none."""
+        service = self.server.remoting
+        together = None if service is None else service.together
         try:
             for command in self.reader.commands(data):
                 self.spoken = True
                 self.calls += 1
+                if together is not None:
+                    if self.keep(together, command):
+                        continue
+                    self.take_kept(together)
                 if command.flag & RESPONSE:
                     self.answered(command)
                 else:
                     self.take(command)
         except RemotingError as error:
+            if together is not None:
+                self.take_kept(together)
             self.server.rejections.report(
                 self.peer, f"closed, since it sent no frame of the remoting protocol: {error}", self.active_at
             )
             self.close()
             return False
+        if together is not None:
+            self.take_kept(together)
         return True
 
     def connection_lost(self, error: Exception | None) -> None:
@@ -228,7 +244,37 @@ class RemotingConnection(asyncio.Protocol):
             reply = self.failed(code, error)
         self.reply(command.opaque, command.flag, reply)
         if self.server.on_request_end is not None:
-            self.server.on_request_end(code, reply.code, False, time.perf_counter() - began)
+            self.server.on_request_end(code, reply.code, False, time.perf_counter() - began, 1)
+
+    def keep(self, together: TogetherSends, command: Command) -> bool:
+        """Keep a send that can be stored with those behind it; return whether it is one."""
+        record = together.record(self, command)
+        if record is None:
+            return False
+        if len(self.kept) >= TOGETHER_MAX:
+            self.take_kept(together)
+        self.kept.append(command)
+        self.kept_records.append(record)
+        return True
+
+    def take_kept(self, together: TogetherSends) -> None:
+        """Handle the sends that were kept, each alone where they can't be stored together."""
+        sends, records = self.kept, self.kept_records
+        if not sends:
+            return
+        self.kept, self.kept_records = [], []
+        began = time.perf_counter()
+        replies = together.store(sends, records)
+        if not replies:
+            for command in sends:
+                self.take(command)
+            return
+        frames = b"".join(replies)
+        self.out.append(frames)
+        self.budget.responded(len(frames))
+        if self.server.on_request_end is not None:
+            seconds = time.perf_counter() - began
+            self.server.on_request_end(sends[0].code, ResponseCode.SUCCESS, False, seconds, len(sends))
 
     def failed(self, code: int, error: Exception) -> Reply:
         """Return the reply to a request that fails; the text of an unexpected error stays here."""
@@ -252,7 +298,7 @@ class RemotingConnection(asyncio.Protocol):
         self.reply(opaque, flag, reply)
         self.schedule_flush()
         if self.server.on_request_end is not None:
-            self.server.on_request_end(code, reply.code, True, time.perf_counter() - began)
+            self.server.on_request_end(code, reply.code, True, time.perf_counter() - began, 1)
 
     def reply(self, opaque: int, flag: int, reply: Reply) -> None:
         """Put a response into the next write."""

@@ -32,12 +32,16 @@ class FakeLog:
         self.index_left = 0
         self.rests = 0
         self.failed = ""
+        self.unusual = False  # nothing is appended together
         self.mended_with: list[int] = []  # how many sends were answered when `mend` was called
         self.answered: list[WhimbrelError | None] = []
 
     def append(self, drafts: Sequence[Any]) -> list[Place]:
         self.written += 100 * len(drafts)
         return [Place(self.written - 100 * left) for left in reversed(range(len(drafts)))]
+
+    def append_each(self, drafts: Sequence[Any]) -> list[Place]:
+        return [] if self.unusual else self.append(drafts)
 
     def end_tick(self) -> bool:
         self.published = self.written
@@ -392,3 +396,31 @@ def test_ticks_go_on_while_the_index_has_more_to_do() -> None:
     rig.send()
     rig.loop.tick()
     assert rig.log.index_left == 0 and not rig.loop.soon
+
+
+class Draft:
+    def __init__(self, topic: str) -> None:
+        self.topic = topic
+
+
+def test_messages_that_are_appended_together_are_counted_by_topic_and_published_once() -> None:
+    rig = Rig()
+    counted: list[tuple[str, list[int]]] = []
+    rig.appender.on_appended = lambda topic, places: counted.append((topic, [each.end for each in places]))
+    places = rig.appender.append_each([Draft(topic) for topic in "aabba"])
+    assert [place.end for place in places] == [100, 200, 300, 400, 500]
+    assert counted == [("a", [100, 200]), ("b", [300, 400]), ("a", [500])]
+    rig.loop.tick()
+    assert (rig.ticks, rig.log.published) == (1, 500)
+
+
+def test_nothing_is_appended_together_where_the_log_does_not_take_it_or_sends_are_refused() -> None:
+    rig = Rig()
+    rig.appender.on_appended = lambda topic, places: rig.answers.append(None)
+    rig.log.unusual = True
+    assert not rig.appender.append_each([Draft("a")])
+    rig.log.unusual, rig.appender.refusal = False, "this is a slave"
+    with pytest.raises(NotWritable, match="this is a slave"):
+        rig.appender.append_each([Draft("a")])
+    rig.loop.tick()
+    assert not rig.answers and (rig.ticks, rig.log.written) == (0, 0)

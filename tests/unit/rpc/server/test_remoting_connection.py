@@ -54,9 +54,9 @@ class Service:
         self.later.append(Deferred())
         return self.later[-1]
 
-    def note_end(self, code: int, answered: int, deferred: bool, seconds: float) -> None:
+    def note_end(self, code: int, answered: int, deferred: bool, seconds: float, count: int) -> None:
         assert seconds >= 0
-        self.ended.append((code, answered, deferred))
+        self.ended += [(code, answered, deferred)] * count
 
 
 class Client:
