@@ -423,6 +423,12 @@ ATTACKS: tuple[Attack, ...] = (
     Attack("remoting-locks", hostile_remoting.many_locks, "broker", 2 * MIB),
     Attack("remoting-held", hostile_remoting.held_pulls, "broker", 200_000),
     Attack("remoting-unread", hostile_remoting.unread_pulls, "broker", 21 * MIB),
+    Attack("names-nested", hostile_remoting.nested_headers, "nameserver", MIB),
+    Attack("names-fields", hostile_remoting.many_fields, "nameserver", MIB),
+    Attack("names-halves", hostile_remoting.half_frames, "nameserver", 8 * MIB),
+    Attack("names-routes", hostile_remoting.many_routes, "nameserver", MIB),
+    Attack("names-unread", hostile_remoting.unread_lists, "nameserver", 200_000),
+    Attack("names-values", hostile_remoting.many_values, "nameserver", MIB),
 )
 
 

@@ -15,8 +15,11 @@ __all__ = [
     "many_fields",
     "many_groups",
     "many_locks",
+    "many_routes",
     "many_subscriptions",
+    "many_values",
     "nested_headers",
+    "unread_lists",
     "unread_pulls",
 ]
 
@@ -119,6 +122,29 @@ def unread_pulls(target: Target) -> None:
                 if not target.left or peer.ended:
                     break
                 peer.send(frame(11, number, PULL | {"sysFlag": 4, "queueOffset": number % 100}))
+
+
+def unread_lists(target: Target) -> None:
+    """Ask for all topics and brokers over and over, and read nothing."""
+    for peer in kept(target):
+        with contextlib.suppress(Ended, OSError):
+            for number in range(2000):
+                if not target.left or peer.ended:
+                    break
+                peer.send(frame(206 if number % 2 else 106, number, {}))
+
+
+def many_routes(target: Target) -> None:
+    """Ask for the routes of topics with long names that are not there, others each time."""
+    repeated(target, lambda number: frame(105, number, {"topic": f"{number:x}" * 20_000}))
+
+
+def many_values(target: Target) -> None:
+    """Put values, others each time, as peers over loopback may."""
+    repeated(
+        target,
+        lambda number: frame(100, number, {"namespace": "n", "key": f"k{number}", "value": "v" * 10_000}),
+    )
 
 
 def kept(target: Target) -> Iterator[Peer]:

@@ -142,6 +142,7 @@ def test_6_1_28_commits_of_both_protocols_are_seen_by_each_other(cluster: Cluste
 
 def test_6_1_30_the_first_heartbeat_makes_the_group_and_tells_its_members(cluster: Cluster) -> None:
     with Wire(cluster.master.grpc) as first, Wire(cluster.master.grpc) as second:
+        first.send("commits", b"x", e=0)
         began = time.perf_counter()
         assert first.call(34, {}, heartbeat("c1", group="g30", topics={"commits": 1})).code == 0
         assert first.pushed(40).fields == {GROUP: "g30"}

@@ -4,8 +4,9 @@
     locks.py       41 42                     queues that ordered consumers have locked
     positions.py   14 15 29 30 31 32         offsets of groups and of queues
     pulls.py       11 361                    reads of one queue, now or when a message comes
-    sends.py       10 310 320                messages of all kinds
+    sends.py       10 310 320                messages of all kinds; plain_sends.py those that come together
     topics.py      17 200 202 351 ...        topics and groups
+    long_reads.py  43 21 201 300 ...         when those that read whole tables have their turn
 
 A role makes its handlers over what it has opened (`roles/role.py`), and the server serves them from then on.
 While a broker has no role every request is answered with SYSTEM_BUSY.

@@ -41,6 +41,7 @@ from whimbrel.broker.produce.admission import Admission
 from whimbrel.broker.produce.appender import Appender, ReadOnlyAppender
 from whimbrel.broker.produce.confirmed_offset import ConfirmedFile, MasterConfirmed, SlaveConfirmed
 from whimbrel.broker.remoting.group_creation import GroupCreation
+from whimbrel.broker.remoting.long_reads import LongReads
 from whimbrel.broker.remoting.sends import Sends as RemotingSends
 from whimbrel.broker.remoting.service import remoting_service
 from whimbrel.broker.roles.context import BrokerContext
@@ -438,8 +439,10 @@ class Role(ABC):
         parts = self.remoting_parts = make_parts(self)
         handles = [*messages.handles(), *self.special_requests(messages.sends), *parts.handles]
         access, accounts = self.options.remoting_admin, context.remoting_accounts
+        reads = LongReads(clock=self.machine.monotonic, later=self.loop.call_later)
+        self.opened.callback(reads.close)
         service = remoting_service(
-            [guarded(part, CHANGING, access, accounts) for part in handles], parts.closed
+            [guarded(reads.paced(part), CHANGING, access, accounts) for part in handles], parts.closed
         )
         if accounts:  # signatures are checked by Python, in the guarded handlers
             return service

@@ -35,6 +35,9 @@ class MessageQueue(NamedTuple):
         )
 
 
+NUMBERS: Final = {int}
+
+
 def dump_body(value: Any) -> bytes:
     """Return a body: mappings, sequences, texts, numbers, booleans and queues; None is left out."""
     # Half a surrogate pair is a question mark in Java as well.
@@ -55,6 +58,10 @@ def written(value: Any) -> str:
     if isinstance(value, MessageQueue):
         return value.text()
     if isinstance(value, Mapping):
+        if (
+            set(map(type, value)) == NUMBERS == set(map(type, value.values()))
+        ):  # offsets, of which there are many
+            return "{" + ",".join([f"{key}:{each}" for key, each in sorted(value.items())]) + "}"
         rows = sorted((item for item in value.items() if item[1] is not None), key=lambda item: item[0])
         return "{" + ",".join(f"{key_of(key)}:{written(each)}" for key, each in rows) + "}"
     if isinstance(value, Sequence):
