@@ -34,18 +34,12 @@ class Tools:
         (root / "conf").mkdir()
         (root / "conf" / "logback_tools.xml").write_text("<configuration/>")
         subprocess.run(["javac", "-nowarn", "-cp", jars, "-d", str(root), str(SOURCE)], check=True)
-        self.child = subprocess.Popen(
-            [
-                *("java", "-Xmx192m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", f"-Duser.home={root}"),
-                *("-cp", f"{root}:{jars}", "AdminCommands", names, TOPIC, GROUP),
-            ],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            cwd=root,  # consumerStatus writes files there
-            env=os.environ | {"ROCKETMQ_HOME": str(root)},
+        self.names, self.root = names, root
+        self.java = (
+            *("java", "-Xmx192m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", f"-Duser.home={root}"),
+            *("-cp", f"{root}:{jars}"),
         )
+        self.child = self.start("AdminCommands", names, TOPIC, GROUP)
         self.lines: queue.Queue[str] = queue.Queue()
         threading.Thread(target=self.read, daemon=True).start()
         while not (line := self.lines.get(timeout=COMMAND_S)).startswith(("ready", "missing")):
@@ -54,6 +48,50 @@ class Tools:
         if word != "ready":
             self.close()
         assert word == "ready", "not all messages were consumed"
+
+    def start(self, *words: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [*self.java, *words],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            cwd=self.root,  # consumerStatus writes files there
+            env=os.environ | {"ROCKETMQ_HOME": str(self.root)},
+        )
+
+    def alone(self, *words: object, until: str) -> str:
+        """Run a command in a process of its own, until it prints a line with a text or ends.
+
+        For those that never end, and those that work once in a process.
+        """
+        startup = "org.apache.rocketmq.tools.command.MQAdminStartup"
+        child = self.start(startup, *map(str, words), "-n", self.names)
+        timer = threading.Timer(COMMAND_S, child.kill)
+        timer.start()
+        assert child.stdout is not None
+        found = []
+        for line in child.stdout:
+            found.append(line)
+            if until in line:
+                break
+        timer.cancel()
+        end(child)
+        text = "".join(found)
+        assert until in text and "Exception" not in text, f"{words}: {text}"
+        return text
+
+    def refused(self, *words: object) -> str:
+        """Run a command that fails, and return what it prints."""
+        with pytest.raises(AssertionError) as error:
+            self(*words)
+        return str(error.value)
+
+    def lists(self, name: str, text: str) -> Path:
+        """Return a file with a text."""
+        path = self.root / f"{name}.json"
+        path.write_text(text)
+        return path
 
     def read(self) -> None:
         assert self.child.stdout is not None
@@ -74,8 +112,12 @@ class Tools:
         return text
 
     def close(self) -> None:
-        self.child.kill()
-        self.child.wait()
+        end(self.child)
+
+
+def end(child: subprocess.Popen[str]) -> None:
+    child.kill()
+    child.wait()
 
 
 @pytest.fixture(scope="module")
@@ -138,6 +180,8 @@ def test_6_1_49_requests_that_go_through_to_a_client(tools: Tools) -> None:
     assert "Rebalance OK" in tools("consumerStatus", "-g", GROUP)
     words = ["queryMsgById", "-i", tools.message, "-g", GROUP, "-d", tools.client]
     text = tools(*words, *(("-t", TOPIC) if tools.version == "5.3.3" else ()))
+    assert "CR_SUCCESS" in text
+    text = tools("queryMsgByUniqueKey", "-i", tools.unique, "-t", TOPIC, "-g", GROUP, "-d", tools.client)
     assert "CR_SUCCESS" in text
 
 
@@ -216,6 +260,36 @@ def test_6_1_46_47_every_other_command_that_was_recorded(
     assert found == {}
 
 
+def test_6_1_46_47_commands_that_need_a_process_of_their_own(tools: Tools) -> None:
+    text = tools.alone("queryMsgByUniqueKey", "-i", tools.unique, "-t", TOPIC, until="Message Body Path")
+    assert "[TagA]" in text and "[key9]" in text
+    text = tools.alone("clusterRT", "-a", 2, "-s", 10, "-i", 1, until="broker-a")
+    (row,) = [line.split() for line in text.splitlines() if "broker-a" in line]
+    assert row[-2:] == ["2", "0"]  # sent, failed
+
+
+def test_6_1_46_47_what_is_not_served_is_said_to_be_so(tools: Tools, cluster: Cluster) -> None:
+    to = ("-b", cluster.master.grpc)
+    commands: list[tuple[object, ...]] = [
+        ("updateAclConfig", *to, "-a", "someone", "-s", "a secret"),
+        ("deleteAccessConfig", *to, "-a", "someone"),
+        ("updateGlobalWhiteAddr", *to, "-g", "10.0.0.1"),
+        ("clusterAclConfigVersion", "-c", "DefaultCluster"),
+        ("getAccessConfigSubCommand", "-c", "DefaultCluster"),
+    ]
+    if tools.version == "5.3.3":
+        commands = [
+            ("listUser", *to),
+            ("listAcl", *to),
+            ("createUser", *to, "-u", "u", "-p", "p", "-t", "Super"),
+            ("getBrokerEpoch", "-b", "broker-a"),
+            ("updateTopicList", *to, "-f", tools.lists("topics", '[{"topicName":"T_list"}]')),
+            ("updateSubGroupList", *to, "-f", tools.lists("groups", '[{"groupName":"G_list"}]')),
+        ]
+    for words in commands:
+        assert "CODE: 3" in (text := tools.refused(*words)) and "is not served here" in text, text
+
+
 def test_6_1_47_commands_that_only_5_x_has(tools: Tools, cluster: Cluster) -> None:
     if tools.version == "4.9.3":
         pytest.skip("they came later")
@@ -223,3 +297,7 @@ def test_6_1_47_commands_that_only_5_x_has(tools: Tools, cluster: Cluster) -> No
     assert "success" in made
     assert GROUP in tools("producer", "-b", cluster.master.grpc)
     assert "#InSyncSlaveNum\t1" in tools("haStatus", "-b", cluster.master.grpc)
+    assert "success" in tools("deleteExpiredCommitLog", "-b", cluster.master.grpc)
+    mode = ("setConsumeMode", "-b", cluster.master.grpc, "-t", TOPIC, "-g", GROUP)
+    assert "success" in tools(*mode, "-m", "PULL")
+    assert "pop by the remoting protocol is not served" in tools.refused(*mode, "-m", "POP", "-q", 1)

@@ -3,6 +3,7 @@
     200  UPDATE_AND_CREATE_SUBSCRIPTIONGROUP   makes a group, or changes what the body names
     207  DELETE_SUBSCRIPTIONGROUP              with its offsets and leases; one that is not there: 0
     201  GET_ALL_SUBSCRIPTIONGROUP_CONFIG      all of them, with the version
+    401  SET_MESSAGE_REQUEST_MODE              PULL, which all groups have here: 0, POP: refused
 
 The body of 200 is a `SubscriptionGroupConfig`. What it leaves out stays as it is, so that a tool of 4.9.3
 takes nothing away of what one of 5.x has set. Its attributes are a map by `+name`, or by `-name`, which takes
@@ -33,6 +34,7 @@ BODY_BYTES_MAX = 64 * 1024
 ATTRIBUTES_MAX = 32  # of a group
 ATTRIBUTE_CHARS_MAX = 255  # of a name, and of a value
 ATTRIBUTES, RETRY_POLICY = "attributes", "groupRetryPolicy"
+PULL, POP = "PULL", "POP"
 KNOWN = frozenset(GroupConfig(name="").bean())  # fields of the body that are kept
 
 
@@ -49,6 +51,7 @@ class RemotingGroups:
             RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: self.put,
             RequestCode.DELETE_SUBSCRIPTIONGROUP: self.delete,
             RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: self.show_all,
+            RequestCode.SET_MESSAGE_REQUEST_MODE: self.set_mode,
         }
 
     def put(self, peer: Peer, request: Command) -> Reply:
@@ -80,6 +83,19 @@ class RemotingGroups:
     def show_all(self, peer: Peer, request: Command) -> Reply:
         """Show the configuration of all groups."""
         return Reply(body=[self.groups.encode(pretty=False).encode()])
+
+    def set_mode(self, peer: Peer, request: Command) -> Reply:
+        """Take it that a group is to pull a topic, as all do that come by the remoting protocol.
+
+        Raises:
+            BadRequest: it is to pop, or the body says neither.
+        """
+        mode = load_body(request.body, "the mode").get("mode")
+        if mode == PULL:
+            return Reply()
+        if mode == POP:
+            raise BadRequest("pop by the remoting protocol is not served: clients of 5 receive by gRPC here")
+        raise BadRequest(f"the mode is {PULL} or {POP}")
 
 
 def changed(group: GroupConfig, bean: Mapping[str, Any]) -> GroupConfig:

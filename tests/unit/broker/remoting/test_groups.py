@@ -131,3 +131,14 @@ def test_all_configurations(rig: Rig) -> None:
     assert found["subscriptionGroupTable"].keys() == rig.groups.rows.keys()
     assert found["subscriptionGroupTable"]["G"]["retryMaxTimes"] == 16
     assert found["dataVersion"]["counter"] == rig.groups.version.counter
+
+
+@pytest.mark.parametrize("master", [True, False])
+def test_groups_pull_and_can_not_be_told_to_pop(tmp_path: Path, master: bool) -> None:
+    rig = Rig(tmp_path, master=master)
+    mode = {"topic": "T", "consumerGroup": "G", "mode": "PULL", "popShareQueueNum": 0}
+    assert rig(401, mode).code == 0
+    refused = rig(401, mode | {"mode": "POP"})
+    assert refused.code == 1 and "gRPC" in (refused.remark or "")
+    assert rig(401, {"topic": "T"}).code == 1
+    rig.close()
