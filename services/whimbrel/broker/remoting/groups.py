@@ -57,9 +57,7 @@ class RemotingGroups:
     def put(self, peer: Peer, request: Command) -> Reply:
         """Make a group, or change it."""
         self.changes.check_master()
-        if len(request.body) > BODY_BYTES_MAX:
-            raise BadRequest(f"the group has {len(request.body)} bytes; {BODY_BYTES_MAX} are the most")
-        bean = load_body(request.body, "the group")
+        bean = body_of(request, "the group")
         name = bean.get("groupName")
         if not isinstance(name, str):
             raise BadRequest("the group has no groupName")
@@ -90,12 +88,23 @@ class RemotingGroups:
         Raises:
             BadRequest: it is to pop, or the body says neither.
         """
-        mode = load_body(request.body, "the mode").get("mode")
+        mode = body_of(request, "the mode").get("mode")
         if mode == PULL:
             return Reply()
         if mode == POP:
             raise BadRequest("pop by the remoting protocol is not served: clients of 5 receive by gRPC here")
         raise BadRequest(f"the mode is {PULL} or {POP}")
+
+
+def body_of(request: Command, what: str) -> dict[str, Any]:
+    """Return a body that is an object; `what` names it in errors.
+
+    Raises:
+        BadRequest: it is none, or too long.
+    """
+    if len(request.body) > BODY_BYTES_MAX:
+        raise BadRequest(f"{what} has {len(request.body)} bytes; {BODY_BYTES_MAX} are the most")
+    return load_body(request.body, what)
 
 
 def changed(group: GroupConfig, bean: Mapping[str, Any]) -> GroupConfig:

@@ -10,7 +10,8 @@ loop's time in the long run, and `BURST_S` at once. On most brokers they take le
 and none waits. What is begun is not interrupted; 317, which looks at all queues, is computed in pieces
 (`consume_stats.py`) and not counted here.
 
-Bounds: `WAITING_MAX` requests wait, `PER_PEER_MAX` of one connection; others get Throttled.
+Bounds: `WAITING_MAX` requests wait, `PER_PEER_MAX` of one connection, without the bodies that they may have,
+of which none is read; others get Throttled.
 """
 
 from collections import Counter, deque
@@ -47,7 +48,7 @@ SHARE = 0.25  # of the loop's time
 BURST_S = 0.05
 LATER_S = 0.001  # than there is time again
 WAIT_S = 3.0  # tools wait 3 to 5 s for a reply
-WAITING_MAX = 256
+WAITING_MAX = 128  # 32 MiB with the longest headers
 PER_PEER_MAX = 32
 
 
@@ -120,6 +121,7 @@ class LongReads:
                 " at a time"
             )
         reply: Deferred[Reply] = Deferred()
+        request.body = b""
         self.waiting.append(Waiting(handle, peer, request, self.clock() + WAIT_S, reply))
         self.by_peer[peer] += 1
         self.schedule()

@@ -132,6 +132,14 @@ def test_so_many_wait_of_one_peer_and_of_all() -> None:
     assert len(rig.timers) == 1
 
 
+def test_bodies_are_not_kept() -> None:
+    rig = Rig()
+    rig.ask(0)
+    request = Command(READ, 1, body=bytes(1 << 20))
+    rig.handles[READ](cast(Peer, FakePeer()), request)
+    assert not request.body
+
+
 def test_who_has_left_is_not_read_for() -> None:
     rig = Rig()
     rig.ask(0)
