@@ -8,10 +8,13 @@ import json
 import random
 import socket
 import struct
+import uuid
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
+
+import pytest
 
 from h2kit import Sink
 from lanebroker import Side, same
@@ -19,7 +22,9 @@ from lanekit import lane_or_skip
 from lanepair import OPTIONS, last_arrivals
 from remotingkit import HOSTILE_FRAMES
 from storekit import NOW
+from whimbrel.broker.produce import admission
 from whimbrel.broker.record_traces import RecordTraces
+from whimbrel.broker.remoting import sends
 from whimbrel.broker.remoting.group_creation import GroupCreation
 from whimbrel.broker.remoting.lane import RemotingSendLane
 from whimbrel.broker.remoting.plain_sends import PlainSends
@@ -37,8 +42,10 @@ __all__ = [
     "RemoteSide",
     "Request",
     "TwoRemote",
+    "brokers_for",
     "framed",
     "frames",
+    "give_same_ids",
     "hostile",
     "odd",
     "plain",
@@ -211,6 +218,19 @@ class TwoRemote:
         for (connection, _), side in zip(self.connections, self.sides, strict=True):
             connection.connection_lost(None)
             side.close()
+
+
+def give_same_ids(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have messages that come without an id get the same one on both sides, and sample the same ones."""
+    monkeypatch.setattr(sends, "uuid4", lambda: uuid.UUID(int=7))
+    monkeypatch.setattr(admission, "draw_unsampled", lambda ratio: 5)
+
+
+def brokers_for(kind: str, root: Path, stub: socket.socket, *, by_lane: bool = True) -> TwoRemote:
+    """Return both sides as an odd request of some kind needs them."""
+    options = replace(OPTIONS, commitlog_file_size=1 << 24) if kind == "long body" else OPTIONS
+    waits, traced = kind == "wait", kind == "context"
+    return TwoRemote(root, stub, options=options, by_lane=by_lane, waits=waits, traced=traced)
 
 
 def properties(rng: random.Random, *, unique: bool = True) -> list[tuple[str, str]]:

@@ -3,21 +3,28 @@
 import json
 import random
 import socket
-import uuid
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from lanepair import OPTIONS, SEED, play_all, run
-from laneremoting import ODD, STYLES, TwoRemote, framed, hostile, odd, plain, written
+from lanepair import SEED, play_all, run
+from laneremoting import (
+    ODD,
+    STYLES,
+    TwoRemote,
+    brokers_for,
+    framed,
+    give_same_ids,
+    hostile,
+    odd,
+    plain,
+    written,
+)
 from lanetraffic import cuts
 from remotingkit import HOSTILE_FRAMES
 from whimbrel.broker.consume.filters import FILTER_CHARS_MAX
-from whimbrel.broker.produce import admission
-from whimbrel.broker.remoting import sends
 from whimbrel.broker.remoting.lane import LIMITS
 from whimbrel.broker.remoting.pull_header import ReadPull, read_pull
 from whimbrel.errors import WhimbrelError
@@ -43,9 +50,7 @@ CLASSES: dict[str, dict[str, Any]] = {
 
 @pytest.fixture(autouse=True)
 def same_ids(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have messages that come without an id get the same one on both sides."""
-    monkeypatch.setattr(sends, "uuid4", lambda: uuid.UUID(int=7))
-    monkeypatch.setattr(admission, "draw_unsampled", lambda ratio: 5)
+    give_same_ids(monkeypatch)
 
 
 @pytest.mark.parametrize(
@@ -72,9 +77,7 @@ def test_the_lane_does_nearly_all_of_what_is_plain(
 @pytest.mark.parametrize("kind", ODD)
 def test_what_is_odd_is_answered_the_same(tmp_path: Path, stub: socket.socket, kind: str) -> None:
     def body() -> None:
-        options = replace(OPTIONS, commitlog_file_size=1 << 24) if kind == "long body" else OPTIONS
-        how: dict[str, Any] = {"waits": kind == "wait", "traced": kind == "context"}
-        rng, two = random.Random(SEED), TwoRemote(tmp_path, stub, options=options, **how)
+        rng, two = random.Random(SEED), brokers_for(kind, tmp_path, stub)
         two.feed(plain(rng, 0))
         for number in range(1, 61 if kind in MANIFOLD else 13):
             two.feed(odd(rng, 2 * number, kind))

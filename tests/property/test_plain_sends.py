@@ -5,20 +5,17 @@ Both brokers are without the lane; see `laneremoting.py`. One handles each reque
 
 import random
 import socket
-import uuid
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
 import pytest
 
-from lanepair import OPTIONS, SEED, play_all, run
-from laneremoting import ODD, STYLES, Request, TwoRemote, hostile, odd, plain
+from lanepair import SEED, play_all, run
+from laneremoting import ODD, STYLES, Request, TwoRemote, brokers_for, give_same_ids, hostile, odd, plain
 from lanetraffic import cuts
-from whimbrel.broker.produce import admission
-from whimbrel.broker.remoting import plain_sends, sends
+from whimbrel.broker.remoting import plain_sends
 from whimbrel.errors import StoreFull
 from whimbrel.rpc.server import remoting
 from whimbrel.store.master_store import MasterStore
@@ -49,9 +46,7 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> Counted:
 
 @pytest.fixture(autouse=True)
 def same_ids(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have messages that come without an id get the same one on both sides."""
-    monkeypatch.setattr(sends, "uuid4", lambda: uuid.UUID(int=7))
-    monkeypatch.setattr(admission, "draw_unsampled", lambda ratio: 5)
+    give_same_ids(monkeypatch)
 
 
 def two_brokers(root: Path, stub: socket.socket, **how: Any) -> TwoRemote:
@@ -82,9 +77,7 @@ def test_all_of_a_read_are_stored_together(
 @pytest.mark.parametrize("kind", ODD)
 def test_what_is_odd_is_handled_in_its_turn(tmp_path: Path, stub: socket.socket, kind: str) -> None:
     def body() -> None:
-        options = replace(OPTIONS, commitlog_file_size=1 << 24) if kind == "long body" else OPTIONS
-        how: dict[str, Any] = {"waits": kind == "wait", "traced": kind == "context"}
-        rng, two = random.Random(SEED), two_brokers(tmp_path, stub, options=options, **how)
+        rng, two = random.Random(SEED), brokers_for(kind, tmp_path, stub, by_lane=False)
         two.feed(plain(rng, 0))
         for number in range(1, 20 if kind == "long body" else 200, 3):
             two.feed(plain(rng, number) + odd(rng, number + 1, kind) + plain(rng, number + 2))

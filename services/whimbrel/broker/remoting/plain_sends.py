@@ -35,6 +35,7 @@ __all__ = ["FORMS_MAX", "PlainSends"]
 
 FORMS_MAX = 4096  # some MB; all are dropped when there are more
 BORN_DIGITS_MAX = 13  # of a time in ms before the year 2287
+SEND: Final = int(RequestCode.SEND_MESSAGE_V2)  # asked of each request, and a member is looked up slowly
 FIELDS = itemgetter(*"abcdefgh")  # that each send has to have
 # The header of a reply, for: store host and offset in hexadecimal, queue, offset in the queue, opaque number.
 REPLY: Final = (
@@ -77,7 +78,7 @@ class PlainSends:
     def record(self, peer: Peer, request: Command) -> RecordDraft | None:
         """Return the record of a plain send; None for what is none, or breaks a rule."""
         sends = self.sends
-        if request.code != RequestCode.SEND_MESSAGE_V2 or request.flag:
+        if request.code != SEND or request.flag:
             return None
         if self.appender.waits or sends.traces is not None:
             return None
@@ -136,13 +137,12 @@ class PlainSends:
             places = self.appender.append_each(records)
         except WhimbrelError:
             return []
-        host = self.admission.store_host.hex().upper()
-        return [
-            head_of(
-                (
-                    REPLY % (host, place.physical_offset, record.queue_id, place.queue_offset, request.opaque)
-                ).encode(),
-                0,
-            )
-            for request, record, place in zip(requests, records, places, strict=bool(places))
-        ]
+        if not places:
+            return []
+        host, replies = self.admission.store_host.hex().upper(), []
+        for request, record, place in zip(requests, records, places, strict=True):
+            header = REPLY % (
+                host, place.physical_offset, record.queue_id, place.queue_offset, request.opaque
+            )  # fmt: skip
+            replies.append(head_of(header.encode(), 0))
+        return replies

@@ -75,6 +75,7 @@ class RemotingConnection(asyncio.Protocol):
         asked: requests of ours by their numbers, with the timers of those who wait.
         calls: that the current read has brought.
         kept, kept_records: sends of the current read that are to be stored together, and their records.
+        kept_since: when the first of them came, of `time.perf_counter`.
         lane: the compiled lane's part; None without one.
     """
 
@@ -93,6 +94,7 @@ class RemotingConnection(asyncio.Protocol):
         self.uncounted = self.calls = 0
         self.kept: list[Command] = []
         self.kept_records: list[Any] = []
+        self.kept_since = 0.0
         self.lane: LaneRequests | None = None
 
     # Called by the transport
@@ -172,17 +174,16 @@ class RemotingConnection(asyncio.Protocol):
                     self.answered(command)
                 else:
                     self.take(command)
+            return True
         except RemotingError as error:
-            if together is not None:
-                self.take_kept(together)
             self.server.rejections.report(
                 self.peer, f"closed, since it sent no frame of the remoting protocol: {error}", self.active_at
             )
             self.close()
             return False
-        if together is not None:
-            self.take_kept(together)
-        return True
+        finally:
+            if together is not None:
+                self.take_kept(together)
 
     def connection_lost(self, error: Exception | None) -> None:
         """Drop what waits, and tell the service."""
@@ -248,11 +249,14 @@ class RemotingConnection(asyncio.Protocol):
 
     def keep(self, together: TogetherSends, command: Command) -> bool:
         """Keep a send that can be stored with those behind it; return whether it is one."""
+        began = time.perf_counter()
         record = together.record(self, command)
         if record is None:
             return False
         if len(self.kept) >= TOGETHER_MAX:
             self.take_kept(together)
+        if not self.kept:
+            self.kept_since = began
         self.kept.append(command)
         self.kept_records.append(record)
         return True
@@ -263,7 +267,6 @@ class RemotingConnection(asyncio.Protocol):
         if not sends:
             return
         self.kept, self.kept_records = [], []
-        began = time.perf_counter()
         replies = together.store(sends, records)
         if not replies:
             for command in sends:
@@ -273,7 +276,7 @@ class RemotingConnection(asyncio.Protocol):
         self.out.append(frames)
         self.budget.responded(len(frames))
         if self.server.on_request_end is not None:
-            seconds = time.perf_counter() - began
+            seconds = time.perf_counter() - self.kept_since
             self.server.on_request_end(sends[0].code, ResponseCode.SUCCESS, False, seconds, len(sends))
 
     def failed(self, code: int, error: Exception) -> Reply:
