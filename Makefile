@@ -10,7 +10,7 @@ UV_VERSION := 0.13.9
 MATURIN := maturin[zig]==1.16.0
 BIN := .venv/bin
 PY := $(BIN)/python
-CODE := services tests examples bench deploy docs native/dependencies.py protos/generate.py
+CODE := services tests tools examples bench deploy docs native/dependencies.py native/fuzz/seeds.py protos/generate.py
 
 # The first interpreter that is new enough.
 PYTHON ?= $(shell for name in python3 python3.14 python3.13 python3.12 python3.11; do \
@@ -79,7 +79,7 @@ lint: setup ## ruff
 	$(BIN)/ruff check $(CODE)
 
 types: setup ## mypy --strict
-	$(BIN)/mypy services/whimbrel services/pyspark_whimbrel tests examples bench/run.py bench/raw.py bench/gate.py bench/scale.py bench/beside.py bench/beside_systems.py bench/beside_tables.py native/dependencies.py deploy/stack.py deploy/etcd.py deploy/healthcheck.py deploy/try_wheels.py
+	$(BIN)/mypy services/whimbrel services/pyspark_whimbrel tests tools examples bench/run.py bench/raw.py bench/gate.py bench/scale.py bench/beside.py bench/beside_systems.py bench/beside_tables.py bench/bulk_reading.py bench/replicator_catchup.py bench/spark_jobs.py bench/spark_source.py native/dependencies.py native/fuzz/seeds.py deploy/stack.py deploy/etcd.py deploy/healthcheck.py deploy/try_wheels.py
 
 layers: setup ## who may import whom
 	$(BIN)/lint-imports
@@ -140,12 +140,12 @@ fuzz-fast: setup ## the compiled lane beside Python over generated logs and conn
 fuzz-native: setup ## any bytes for the compiled lane under the address sanitizer: SECONDS=n for each part; needs a nightly compiler
 	@git log -1 --format='commit %h'
 	@cargo +nightly fuzz --version || { echo "there is no nightly compiler, or no cargo-fuzz: rustup toolchain install nightly; cargo install --locked cargo-fuzz" >&2; exit 1; }
-	PYTHONPATH=services:tests $(PY) tests/fuzz_seeds.py native/fuzz/corpus
+	PYTHONPATH=services:tests $(PY) native/fuzz/seeds.py native/fuzz/corpus
 	cd native/fuzz && for target in connection requests frames log replica; do \
 		cargo +nightly fuzz run --fuzz-dir . $$target -- -max_total_time=$(or $(SECONDS),60) -max_len=8192 -print_final_stats=1; done
 
 lane-rules: setup ## break the rules of the compiled lane one by one: each must be found (SHARE=n: one of n of them)
-	$(PY) tests/lane_rules.py $(if $(SHARE),--share $(SHARE))
+	$(PY) tools/lane_rules.py $(if $(SHARE),--share $(SHARE))
 
 test-all: setup ## all tests, behind both transports
 	$(PY) -m pytest -q
@@ -155,8 +155,8 @@ scenarios: setup ## write what the dialogues of tests/scenario give now; look at
 	$(PY) -m pytest -q tests/scenario --rewrite
 
 checklist: setup ## write docs/checklist.md and docs/remoting-checklist.md from what the tests say of themselves
-	$(PY) tests/checklist.py > docs/checklist.md.part && mv docs/checklist.md.part docs/checklist.md
-	$(PY) tests/remotingchecklist.py > docs/remoting.part && mv docs/remoting.part docs/remoting-checklist.md
+	$(PY) tools/checklist.py > docs/checklist.md.part && mv docs/checklist.md.part docs/checklist.md
+	$(PY) tools/remoting_checklist.py > docs/remoting.part && mv docs/remoting.part docs/remoting-checklist.md
 
 official: setup ## RocketMQ 4.9.3's own integration tests against ours, and write docs/official.md (ARGS="--servers 4.9.3", ARGS="--classes tag batch")
 	PYTHONPATH=services:tests $(PY) -m official.run --page docs/official.md $(ARGS)
@@ -187,15 +187,15 @@ sim: setup ## a simulated cluster under faults: SEED=n repeats a seed, SECONDS=n
 
 models: setup ## models of automatic failover: every small case, then histories for SECONDS=n; SEED=n repeats one, RULES=1 tests the test
 	@git log -1 --format='commit %h'
-	@PYTHONHASHSEED=0 PYTHONPATH=services:tests $(PY) -m failover.run $(if $(SEED),$(SEED),$(if $(RULES),--rules --jobs $(or $(JOBS),2), \
+	@PYTHONHASHSEED=0 PYTHONPATH=services:tests $(PY) -m models.run $(if $(SEED),$(SEED),$(if $(RULES),--rules --jobs $(or $(JOBS),2), \
 		--seconds $(or $(SECONDS),60) --jobs $(or $(JOBS),2) --first $(or $(FIRST),1) --count $(or $(COUNT),0)))
 
 failovers: setup ## kill, stop and cut leaders of a group that elects, under load, and write docs/failovers.md: COUNT=n (300, an hour), SEED=n repeats
-	PYTHONPATH=services:tests $(PY) -m failovers.run --count $(or $(COUNT),300) $(if $(SEED),--seed $(SEED)) \
+	PYTHONPATH=services:tests $(PY) -m chaos.run --count $(or $(COUNT),300) $(if $(SEED),--seed $(SEED)) \
 		$(if $(FIRST),--first $(FIRST)) --page docs/failovers.md
 
 beside-failovers: setup ## the same faults for ours and for real RocketMQ in controller mode, under four official SDKs (half an hour), and write docs/failovers-beside.md: ROUNDS=n, SEED=n
-	PYTHONPATH=services:tests $(PY) -m failovers.beside --rounds $(or $(ROUNDS),3) $(if $(SEED),--seed $(SEED)) --page docs/failovers-beside.md
+	PYTHONPATH=services:tests $(PY) -m chaos.beside --rounds $(or $(ROUNDS),3) $(if $(SEED),--seed $(SEED)) --page docs/failovers-beside.md
 
 sim-power: setup ## 300 simulated clusters whose brokers all lose power: COUNT=n, FIRST=n, SEED=n repeats one
 	@git log -1 --format='commit %h'
@@ -221,7 +221,7 @@ soak-front: setup ## 30 minutes of mixed load on the native transport, and write
 		$(PY) -m pytest -q -s -m "" tests/integration/test_soak_front.py
 
 hostile: setup ## attack a nameserver and a broker as strangers can, and say what that costs them (ATTACKS="--times 1 NAME ...")
-	PYTHONPATH=services:tests $(PY) tests/hostile.py $(ATTACKS)
+	PYTHONPATH=services:tests:tools $(PY) -m hostile.run $(ATTACKS)
 
 up: setup ## build and start the cluster of docker-compose.yml, and say what it took; GROUP=3: a group that elects its leader, with etcd
 	@GROUP=$(GROUP) $(PY) deploy/stack.py up
@@ -239,8 +239,8 @@ beside: wheel ## one table of our wheels, without and with the lane, beside a wa
 	$(PY) bench/beside.py --wheels dist $(BENCH)
 
 bench-spark: setup ## what reading topics with Spark costs, as ratios to Parquet and to PullMessage; and the jobs (ten minutes)
-	PYTHONPATH=services:tests $(PY) tests/bench/spark_source.py $(BENCH)
-	PYTHONPATH=services:tests $(PY) tests/bench/spark_jobs.py
+	PYTHONPATH=services:tests $(PY) bench/spark_source.py $(BENCH)
+	PYTHONPATH=services:tests $(PY) bench/spark_jobs.py
 
 release-check: setup ## build wheel and source distribution, look at their metadata, and run `whimbrel dev` from an empty environment
 	$(PY) -m pytest -q -m "" tests/integration/test_release.py

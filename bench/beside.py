@@ -67,9 +67,8 @@ from beside_tables import BY_REMOTING, MODES, OURS, SYSTEMS, WITH_LANE, cell, ta
 from raw import READS, SENDS, Row, cpu_s, log, quiet  # noqa: E402
 from run import LOAD, NATIVE, TOOLS, build, probe_lag, scratch_directory, tool  # noqa: E402
 
-import processes  # noqa: E402 - the tests' ways to wait, to start RocketMQ, and its SDKs
-import realbroker  # noqa: E402
-import sdkkit  # noqa: E402
+from support.cluster import processes  # noqa: E402 - the tests' ways to wait, to start RocketMQ, and its SDKs
+from support.systems import real_broker, sdk_programs  # noqa: E402
 
 FAILURES = (RuntimeError, AssertionError, OSError, subprocess.SubprocessError)
 STAGES = ("calls", "lag", "sdk", "catchup", "share")
@@ -182,7 +181,7 @@ def catch_up(name: str, args: argparse.Namespace) -> Iterator[Row]:
                     process.launch()
                 store = broker.store
             else:
-                slave = realbroker.broker(name, scratch / "slave", "SLAVE", system.names, **size)
+                slave = real_broker.broker(name, scratch / "slave", "SLAVE", system.names, **size)
                 stack.callback(slave.kill)
                 starting = threading.Thread(target=slave.start)
                 starting.start()
@@ -215,7 +214,7 @@ def sdk(system: System, language: str, threads: int, args: argparse.Namespace) -
     """Measure sends by an official SDK, without TLS; CPU is that of all it has sent, warming up as well."""
     topic = f"Beside-{language}"
     command = [
-        *sdkkit.prepare(language),
+        *sdk_programs.prepare(language),
         "load",
         system.access,
         topic,
@@ -223,7 +222,7 @@ def sdk(system: System, language: str, threads: int, args: argparse.Namespace) -
         min(10.0, args.warm),
         args.secs,
     ]
-    environment = os.environ | {"HOME": str(sdkkit.home(language)), "SDK_PLAINTEXT": "1"}
+    environment = os.environ | {"HOME": str(sdk_programs.home(language)), "SDK_PLAINTEXT": "1"}
     (begin, *_) = settle(system, topic, 0)
     before = {name: cpu_s(pid) for name, pid in system.pids.items()}
     done = subprocess.run(
@@ -367,8 +366,8 @@ def need_sdks(parser: argparse.ArgumentParser, languages: list[str]) -> None:
     """Install the SDKs where they are not yet, and end where one can't be."""
     for language in languages:
         try:
-            sdkkit.prepare(language)
-        except sdkkit.Missing as why:
+            sdk_programs.prepare(language)
+        except sdk_programs.Missing as why:
             parser.error(f"the SDK of {language}: {why}; or leave it out: --languages, --stages")
 
 

@@ -19,8 +19,8 @@ from beside_tables import BY_REMOTING, OURS, WITH_LANE  # noqa: E402
 from raw import READS, SENDS, Row, quiet  # noqa: E402
 from run import FULL_SIZES, page, tool  # noqa: E402
 
-import processes  # noqa: E402 - the tests' ways to start our processes, and RocketMQ's
-import realbroker  # noqa: E402
+from support.cluster import processes  # noqa: E402 - the tests' ways to start our processes, and RocketMQ's
+from support.systems import real_broker  # noqa: E402
 
 PEER_SETTINGS: dict[str, dict[str, object]] = {
     "none": {},
@@ -118,7 +118,7 @@ def fill(system: System, topic: str, count: int) -> None:
 def log_end(system: System) -> int:
     """Return how long the master's log is."""
     if system.made is None:
-        with realbroker.Remoting(system.remoting[0]) as broker:
+        with real_broker.Remoting(system.remoting[0]) as broker:
             return broker.log_end()
     with contextlib.closing(page(system.stores[0])) as marks:
         return int(marks.written)
@@ -155,21 +155,21 @@ def theirs(name: str, mode: str, scratch: Path, **more: object) -> Iterator[Syst
     settings = PEER_SETTINGS[mode] | more
     with contextlib.ExitStack() as stack:
 
-        def started(server: realbroker.Server) -> realbroker.Server:
+        def started(server: real_broker.Server) -> real_broker.Server:
             stack.callback(server.kill)
             server.start()
             return server
 
-        registry = started(realbroker.name_server(version, scratch / "names"))
+        registry = started(real_broker.name_server(version, scratch / "names"))
         names = registry.address
         role = "SYNC_MASTER" if mode == "sync" else "ASYNC_MASTER"
         if name == "proxy":
-            master = started(realbroker.proxy(scratch / "master", names, **settings))
+            master = started(real_broker.proxy(scratch / "master", names, **settings))
         else:
-            master = started(realbroker.broker(version, scratch / "master", role, names, **settings))
+            master = started(real_broker.broker(version, scratch / "master", role, names, **settings))
         servers = [master]
         if mode in ("slave", "sync"):
-            servers.append(started(realbroker.broker(version, scratch / "slave", "SLAVE", names, **more)))
+            servers.append(started(real_broker.broker(version, scratch / "slave", "SLAVE", names, **more)))
         make_topics(master.address, "Beside", *(f"Beside-{each}" for each in (*READS, *SDK_LANGUAGES)))
         make_topics(master.address, "Lag", queues=1)
         follow(servers)
@@ -191,12 +191,12 @@ def theirs(name: str, mode: str, scratch: Path, **more: object) -> Iterator[Syst
 
 def make_topics(address: str, *topics: str, queues: int = 4) -> None:
     """Create topics in a RocketMQ broker."""
-    with realbroker.Remoting(address) as broker:
+    with real_broker.Remoting(address) as broker:
         for topic in topics:
             broker.create_topic(topic, queues, attributes="+message.type=NORMAL")
 
 
-def follow(servers: list[realbroker.Server]) -> None:
+def follow(servers: list[real_broker.Server]) -> None:
     """Wait until a RocketMQ takes messages and its slave has them."""
     for _ in processes.polls(SETTLE_S_MAX, every_s=0.3):
         sent = tool(
@@ -204,7 +204,7 @@ def follow(servers: list[realbroker.Server]) -> None:
         )
         ends = set()
         for server in servers:
-            with realbroker.Remoting(server.address) as broker:
+            with real_broker.Remoting(server.address) as broker:
                 ends.add(broker.log_end())
         if sent.get("ok") and len(ends) == 1 and min(ends) > 0:
             return

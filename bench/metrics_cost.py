@@ -23,7 +23,7 @@ from typing import Any
 
 from run import Cluster, cluster, log, memory, scratch_directory, tool
 
-from brokerapi import message
+from support.cluster.broker_api import message
 from whimbrel.broker.broker import Broker
 from whimbrel.broker.options import BrokerOptions
 from whimbrel.pb.apache.rocketmq.v2 import service_pb2 as messaging

@@ -48,8 +48,7 @@ sys.path[:0] = [str(REPO / "services"), str(REPO / "tests"), str(REPO / "bench")
 
 from run import FULL_SIZES, LOAD, build, page, scratch_directory, tool  # noqa: E402
 
-import electionkit  # noqa: E402
-import processes  # noqa: E402 - the tests' way to start our processes
+from support.cluster import elections, processes  # noqa: E402 - the tests' way to start our processes
 
 ELECTED = "elected"
 MODES: dict[str, tuple[int, dict[str, object]]] = {
@@ -110,7 +109,7 @@ class Elected:
     """A group that elects its leader, as the fixed clusters are seen here; a context that ends it."""
 
     def __init__(self, root: Path, settings: dict[str, Any]) -> None:
-        self.group = electionkit.ElectedGroup(root, flush="async", **settings)
+        self.group = elections.ElectedGroup(root, flush="async", **settings)
         leader = self.group.await_leader()
         followers = [one for one in self.group.members.values() if one is not leader]
         self.master, self.slaves = leader.broker, [one.broker for one in followers]

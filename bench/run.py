@@ -29,7 +29,7 @@ from typing import Any
 REPO = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(REPO / "services"), str(REPO / "tests")]
 
-from processes import Cluster, Process, environment  # noqa: E402 - the tests' way to start our processes
+from support.cluster.processes import Cluster, Process, environment  # noqa: E402 - the tests' way to start our processes
 
 NATIVE = REPO / "bench" / "native"
 LOAD = REPO / "bench" / "load"

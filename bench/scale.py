@@ -40,9 +40,9 @@ import grpc
 from raw import Row, cpu_s, generate, log, settle
 from run import FULL_SIZES, LOAD, TOOLS, build, page, scratch_directory
 
-import processes
-from brokerapi import Api
-from idlekit import connect
+from support.cluster import processes
+from support.cluster.broker_api import Api
+from support.http2.idle import connect
 from whimbrel.pb.whimbrel.admin.v1 import admin_service_pb2 as admin
 from whimbrel.store.codec import BLANK_MAGIC, SIZE_AND_MAGIC
 from whimbrel.store.recovery_marks import QueueMark

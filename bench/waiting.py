@@ -23,7 +23,7 @@ from typing import Any
 
 from run import cluster, log, memory
 
-from processes import Cluster, environment
+from support.cluster.processes import Cluster, environment
 from whimbrel.client import Message, Producer, PullConsumer, Resolution
 
 BATCH = 32

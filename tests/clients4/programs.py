@@ -25,12 +25,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import realbroker
 from official.clusters import Cluster
 from official.running import compile_java
-from processes import until
-from sdkkit import Missing, cache, copied, tool
-from sdkkit import run as install
+from support.cluster.processes import until
+from support.systems import real_broker
+from support.systems.sdk_programs import Missing, cache, copied, tool
+from support.systems.sdk_programs import run as install
 
 __all__ = ["PROGRAMS", "Outcome", "outcomes", "prepare", "scenarios"]
 
@@ -70,7 +70,7 @@ def java(version: str, folder: Path) -> tuple[str, ...]:
     """Compile the Java program with one version of the client."""
     java, javac, _ = tool("java"), tool("javac"), tool("mvn")
     try:
-        jars = realbroker.resolved(version).strip()
+        jars = real_broker.resolved(version).strip()
     except AssertionError as error:
         raise Missing(str(error)) from None
     classes = folder / f"classes-{version}"
@@ -101,10 +101,10 @@ def cpp(root: Path) -> tuple[str, ...]:
 def make_topics(cluster: Cluster, topics: Sequence[str]) -> None:
     """Make topics at all brokers, and wait until they are routed."""
     for address in cluster.brokers.values():
-        with realbroker.Remoting(address) as broker:
+        with real_broker.Remoting(address) as broker:
             for topic in topics:
                 broker.create_topic(topic, QUEUES)
-    with realbroker.Remoting(cluster.name_server) as names:
+    with real_broker.Remoting(cluster.name_server) as names:
 
         def routed(topic: str) -> bool:
             _, body = names.call(ROUTE, {"topic": topic})

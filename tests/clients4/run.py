@@ -16,11 +16,11 @@ import sys
 import tempfile
 from pathlib import Path
 
-import provenance
 from clients4.compare import UNRECORDED, differences, expected, record
 from clients4.programs import PROGRAMS, outcomes, prepare, scenarios
 from official.clusters import SERVERS, Cluster, started
-from sdkkit import Missing
+from support import provenance
+from support.systems.sdk_programs import Missing
 
 __all__ = ["main"]
 

@@ -12,7 +12,7 @@ import pytest
 from clients4.compare import ACCEPTED, differences, expected
 from clients4.programs import PROGRAMS, Outcome, outcomes, prepare, scenarios
 from official.clusters import started
-from sdkkit import Missing
+from support.systems.sdk_programs import Missing
 
 QUICK_PROGRAM = "java-4.9.3"
 QUICK = (

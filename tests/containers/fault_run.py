@@ -3,7 +3,7 @@
     load is steady ─► fault begins ─► held for a while ─► healed (or heals itself) ─► load is steady again
       ─► load ends ─► the slave has all ─► consumers have all ─► checks
 
-Clients are senders and a group of the official SDK (`sdknotes.py`), and a producer, a group and a reader of
+Clients are senders and a group of the official SDK (`sdk_notes.py`), and a producer, a group and a reader of
 the client library (`noting.py`). Replication is synchronous, so that what was acknowledged is on the slave.
 `run` is the same for all cases of `faults.py`. Checked each time:
 
@@ -25,10 +25,10 @@ from pathlib import Path
 
 from containers.faults import FAULTS, MOMENTARY, PRODUCERS, RECOVERY_S, SENDERS, Case, Scene
 from containers.rig import Rig, until
-from histories import Finding, Place
-from noting import READER, SETTLE_S, Load
-from processes import elapse
-from sdknotes import SdkLoad, note_drain, note_sends
+from support.cluster.processes import elapse
+from support.history.histories import Finding, Place
+from support.history.noting import READER, SETTLE_S, Load
+from support.history.sdk_notes import SdkLoad, note_drain, note_sends
 from whimbrel.client import Message
 from whimbrel.client.sync import Producer
 from whimbrel.errors import WhimbrelError

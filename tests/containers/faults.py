@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from containers.rig import Rig, until
-from noting import Load
-from sdknotes import SdkLoad
 from stack import SERVICES
+from support.history.noting import Load
+from support.history.sdk_notes import SdkLoad
 
 __all__ = ["CASES", "FAULTS", "MOMENTARY", "PRODUCERS", "RECOVERY_S", "SENDERS", "Case", "Scene"]
 

@@ -20,8 +20,8 @@ from typing import Any
 import docker
 import docker.errors
 
-import processes
 from stack import ROOT, SERVICES, Failed, Stack, ensure_base
+from support.cluster import processes
 
 __all__ = [
     "HERE",

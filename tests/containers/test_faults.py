@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-import provenance
 from containers.fault_run import Result, run
 from containers.faults import CASES, RECOVERY_S, Case
 from containers.page import page
 from containers.rig import Rig
+from support import provenance
 
 pytestmark = [pytest.mark.docker, pytest.mark.timeout(300)]
 

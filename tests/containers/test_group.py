@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from containers.rig import LOG_FILE, LOGS, free_ports, numbers, until
-from noting import Load, read_all
-from processes import elapse
 from stack import GROUP_SERVICES, Stack
+from support.cluster.processes import elapse
+from support.history.noting import Load, read_all
 from whimbrel.client import sync
 from whimbrel.errors import WhimbrelError
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from sdkkit import Missing, prepare
+from support.systems.sdk_programs import Missing, prepare
 
 QUICK_INSTALL_S = 60.0  # what a step of an installation may take in tests that are not marked slow
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from storekit import make_draft
+from support.store.stores import make_draft
 from whimbrel.broker.consume.dead_letters import attempts_max, dead_letter_rule
 from whimbrel.broker.consume.delivery_planner import Uniform
 from whimbrel.broker.consume.filters import ALL

@@ -8,8 +8,8 @@ from typing import Any
 import grpc
 import pytest
 
-from brokerapi import Api
-from processes import Cluster, Process, until
+from support.cluster.broker_api import Api
+from support.cluster.processes import Cluster, Process, until
 from whimbrel.broker.produce.placement import owner_of_group
 from whimbrel.cli.main import main
 from whimbrel.client import Message, MessageType

@@ -11,8 +11,8 @@ from pathlib import Path
 import grpc
 import pytest
 
-from brokerapi import Api, log_end
-from processes import COMMAND, Cluster, Process, until
+from support.cluster.broker_api import Api, log_end
+from support.cluster.processes import COMMAND, Cluster, Process, until
 from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as v2
 
 pytestmark = pytest.mark.process

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from benchkit import PROGRAM, measured_beside
+from support.systems.beside import PROGRAM, measured_beside
 
 pytestmark = pytest.mark.process
 

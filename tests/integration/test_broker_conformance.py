@@ -15,8 +15,8 @@ from typing import Any
 import grpc
 import pytest
 
-from brokerapi import STREAMS, Api, duration, message, queue
-from processes import Process, lone_broker, until
+from support.cluster.broker_api import STREAMS, Api, duration, message, queue
+from support.cluster.processes import Process, lone_broker, until
 from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as v2
 from whimbrel.pb.apache.rocketmq.v2 import service_pb2 as messaging
 from whimbrel.pb.whimbrel.admin.v1 import admin_service_pb2 as admin

@@ -9,9 +9,9 @@ from pathlib import Path
 import grpc
 import pytest
 
-from brokerapi import Api, Received, duration, queue
-from goldens import golden, rows, sizes
-from processes import Process, until
+from support.cluster.broker_api import Api, Received, duration, queue
+from support.cluster.processes import Process, until
+from support.store.goldens import golden, rows, sizes
 from whimbrel.model.names import HALF_TOPIC
 from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as v2
 from whimbrel.store import jsonconfig

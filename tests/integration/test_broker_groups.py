@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from processes import until
-from sdkkit import DevCluster
+from support.cluster.processes import until
+from support.systems.sdk_programs import DevCluster
 from whimbrel.client import (
     ConsumerOptions,
     Message,

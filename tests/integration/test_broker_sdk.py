@@ -129,8 +129,8 @@ if __name__ == "__main__":
 import grpc  # noqa: E402
 import pytest  # noqa: E402
 
-from brokerapi import Api  # noqa: E402
-from processes import Cluster, Process, until  # noqa: E402
+from support.cluster.broker_api import Api  # noqa: E402
+from support.cluster.processes import Cluster, Process, until  # noqa: E402
 from whimbrel.pb.whimbrel.admin.v1 import admin_service_pb2 as admin  # noqa: E402
 
 pytestmark = pytest.mark.process

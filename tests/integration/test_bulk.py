@@ -10,8 +10,8 @@ from typing import Any
 import grpc
 import pytest
 
-from brokerapi import Api, message, queue
-from processes import Cluster, Process, until
+from support.cluster.broker_api import Api, message, queue
+from support.cluster.processes import Cluster, Process, until
 from whimbrel.errors import BeyondConfirmed, IllegalOffset, QueueNotFound, TopicNotFound, Unavailable
 from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as v2
 from whimbrel.rpc.api.bulk_calls import (

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-import noting
-from histories import History
-from processes import COMMAND, INTERRUPTIBLE, SERVICES, Cluster, Process, environment, until
+from support.cluster.processes import COMMAND, INTERRUPTIBLE, SERVICES, Cluster, Process, environment, until
+from support.history import noting
+from support.history.histories import History
 from whimbrel.client import (
     Consumer,
     ConsumerOptions,

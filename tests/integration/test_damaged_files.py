@@ -18,8 +18,8 @@ from typing import Any
 import grpc
 import pytest
 
-from brokerapi import Api, queue
-from processes import Process
+from support.cluster.broker_api import Api, queue
+from support.cluster.processes import Process
 from whimbrel.broker.broker import Broker
 from whimbrel.broker.consume.lease_journal import LeaseJournal
 from whimbrel.broker.options import BrokerOptions

@@ -6,10 +6,10 @@ from pathlib import Path
 import grpc
 import pytest
 
-from brokerapi import Api, queue
-from clikit import Shell
-from processes import Cluster, Process, dev, until
-from storekit import make_draft, open_master
+from support.cluster.broker_api import Api, queue
+from support.cluster.command_line import Shell
+from support.cluster.processes import Cluster, Process, dev, until
+from support.store.stores import make_draft, open_master
 from whimbrel.cli.dev_directory import mark
 from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as v2
 from whimbrel.pb.whimbrel.admin.v1 import admin_service_pb2 as admin

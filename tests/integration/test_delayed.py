@@ -13,9 +13,9 @@ from typing import Any
 import grpc
 import pytest
 
-from brokerapi import Api
 from integration.test_transactions import records
-from processes import Cluster, Process, elapse, lone_broker, until
+from support.cluster.broker_api import Api
+from support.cluster.processes import Cluster, Process, elapse, lone_broker, until
 from whimbrel.model.names import TIMER_TOPIC
 from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as v2
 from whimbrel.pb.whimbrel.admin.v1 import admin_service_pb2 as admin

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from processes import COMMAND, environment, until
-from processes import dev as start_dev
+from support.cluster.processes import COMMAND, environment, until
+from support.cluster.processes import dev as start_dev
 from whimbrel.cli.dev_directory import running_pid
 from whimbrel.client import sync
 from whimbrel.model.message import Message

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from processes import COMMAND, environment, until
+from support.cluster.processes import COMMAND, environment, until
 
 pytestmark = [
     pytest.mark.process,

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from brokerapi import message
-from electionkit import ElectedGroup, Member, bodies_of
-from processes import until
+from support.cluster.broker_api import message
+from support.cluster.elections import ElectedGroup, Member, bodies_of
+from support.cluster.processes import until
 from whimbrel.cli.main import main
 from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as v2
 from whimbrel.store.seat_file import SeatFile

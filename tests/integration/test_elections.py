@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from electionkit import ElectedGroup, Member, bodies_of, loaded
-from failovers.group import Group
-from processes import StartFailed, until
+from chaos.group import Group
+from support.cluster.elections import ElectedGroup, Member, bodies_of, loaded
+from support.cluster.processes import StartFailed, until
 from whimbrel.client import Consumer, Message, Producer, sync
 from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as v2
 from whimbrel.store.cut import list_cuts

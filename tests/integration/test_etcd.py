@@ -1,4 +1,4 @@
-"""The client of etcd against a real one (`etcdkit.py`): swaps, watches, compaction, users and TLS, backups.
+"""The client of etcd against a real one (`etcd.py`): swaps, watches, compaction, users and TLS, backups.
 
 Times are printed, and never asserted.
 """
@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from etcdkit import Etcd
-from tlskit import Tls
+from support.cluster.certificates import Tls
+from support.systems.etcd import Etcd
 from whimbrel.broker.elections.etcd_coordinator import EtcdCoordinator
 from whimbrel.errors import NotReady, Unavailable
 from whimbrel.model.group_record import GroupRecord

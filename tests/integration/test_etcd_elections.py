@@ -15,9 +15,9 @@ from pathlib import Path
 
 import pytest
 
-from electionkit import ElectedGroup, Member, bodies_of, loaded
-from etcdkit import Etcd
-from processes import COMMAND, environment, until
+from support.cluster.elections import ElectedGroup, Member, bodies_of, loaded
+from support.cluster.processes import COMMAND, environment, until
+from support.systems.etcd import Etcd
 from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as v2
 
 pytestmark = pytest.mark.process

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from processes import environment
+from support.cluster.processes import environment
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 

@@ -15,11 +15,11 @@ from pathlib import Path
 import grpc
 import pytest
 
-from brokerapi import Api, log_end, replication
-from histories import Outcome
-from masterlog import same_log
-from noting import Load, read_all
-from processes import Cluster, Process, until
+from support.cluster.broker_api import Api, log_end, replication
+from support.cluster.processes import Cluster, Process, until
+from support.history.histories import Outcome
+from support.history.noting import Load, read_all
+from support.store.master_log import same_log
 from whimbrel.errors import FlushTimeout, Refused, ReplicaTimeout, WhimbrelError
 from whimbrel.pb.whimbrel.admin.v1 import admin_service_pb2 as admin
 from whimbrel.store.segment import segment_name

@@ -21,11 +21,11 @@ from typing import Any
 import grpc
 import pytest
 
-import provenance
-from brokerapi import Api, message, queue
-from histories import Place
-from noting import Load
-from processes import Cluster, Process, always, polls, until
+from support import provenance
+from support.cluster.broker_api import Api, message, queue
+from support.cluster.processes import Cluster, Process, always, polls, until
+from support.history.histories import Place
+from support.history.noting import Load
 from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as v2
 from whimbrel.pb.whimbrel.admin.v1 import admin_service_pb2 as admin
 from whimbrel.store.verify import verify

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-import provenance
-from failovers.faults import QUICK
-from failovers.rounds import play, told
+from chaos.faults import QUICK
+from chaos.rounds import play, told
+from support import provenance
 
 pytestmark = pytest.mark.process
 

@@ -5,8 +5,8 @@ from collections.abc import Callable
 
 import pytest
 
-from failovers.beside import stage
-from failovers.beside_page import page
+from chaos.beside import stage
+from chaos.beside_page import page
 
 pytestmark = [pytest.mark.process, pytest.mark.slow]
 

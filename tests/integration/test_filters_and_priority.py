@@ -8,8 +8,8 @@ from typing import Any
 import grpc
 import pytest
 
-from brokerapi import Api, Received, duration, message, queue
-from processes import Process, lone_broker
+from support.cluster.broker_api import Api, Received, duration, message, queue
+from support.cluster.processes import Process, lone_broker
 from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as v2
 from whimbrel.pb.whimbrel.admin.v1 import admin_service_pb2 as admin
 

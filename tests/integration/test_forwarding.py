@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from brokerapi import duration, log_end, message, queue
 from integration.test_broker_cluster import Peer, started, writable
 from integration.test_broker_sdk import Sdk, log_of
 from integration.test_majority import MAJORITY, as_role
 from integration.test_switching import GROUP, SWITCH_S, TOPIC, Site
-from processes import Cluster, until
+from support.cluster.broker_api import duration, log_end, message, queue
+from support.cluster.processes import Cluster, until
 from whimbrel.broker.roles.master import MasterRole
 from whimbrel.client import Message
 from whimbrel.client.sync import Consumer, Producer

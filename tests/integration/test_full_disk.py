@@ -13,11 +13,11 @@ from typing import Any
 import grpc
 import pytest
 
-from brokerapi import Api, queue
-from goldens import golden, rows, sizes
-from masterlog import same_log
-from processes import COMMAND, Cluster, Process, environment, until
-from smalldisk import SmallDisk
+from support.cluster.broker_api import Api, queue
+from support.cluster.processes import COMMAND, Cluster, Process, environment, until
+from support.cluster.small_disk import SmallDisk
+from support.store.goldens import golden, rows, sizes
+from support.store.master_log import same_log
 from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as v2
 from whimbrel.pb.whimbrel.admin.v1 import admin_service_pb2 as admin
 from whimbrel.store.jsonconfig import load

@@ -12,7 +12,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from processes import Process
+from support.cluster.processes import Process
 
 MODULE = "github.com/summerwind/h2spec/cmd/h2spec@v2.2.1+incompatible"
 CASES_MIN = 140

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from processes import COMMAND, Cluster, Process, environment, until
+from support.cluster.processes import COMMAND, Cluster, Process, environment, until
 
 HEALTH: dict[str, object] = {"health_port": 0}
 

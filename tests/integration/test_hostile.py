@@ -8,8 +8,8 @@ from dataclasses import replace
 
 import pytest
 
-from hostile import ATTACKS, Attack, Rig, measure, rig
-from processes import transport
+from hostile.run import ATTACKS, Attack, Rig, measure, rig
+from support.cluster.processes import transport
 
 pytestmark = [
     pytest.mark.process,

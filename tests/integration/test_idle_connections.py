@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from idlekit import connect
-from processes import Process
+from support.cluster.processes import Process
+from support.http2.idle import connect
 
 pytestmark = pytest.mark.process
 

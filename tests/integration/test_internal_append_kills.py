@@ -18,9 +18,9 @@ from pathlib import Path
 
 import pytest
 
-import provenance
 from integration.handing_on import MESSAGES, QUEUES, HandingOn, fails
-from processes import environment
+from support import provenance
+from support.cluster.processes import environment
 
 HERE = Path(__file__).resolve().parent
 ROUNDS = 8 * int(os.environ.get("WHIMBREL_FAULT_ROUNDS", "1"))

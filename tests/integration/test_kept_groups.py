@@ -7,7 +7,7 @@ from typing import TypeVar
 
 import pytest
 
-from processes import Process
+from support.cluster.processes import Process
 from whimbrel.errors import BadRequest, Refused
 from whimbrel.model.group_record import GroupRecord
 from whimbrel.rpc.api.calls import Outbound, perform

@@ -16,11 +16,11 @@ from pathlib import Path
 
 import pytest
 
-import provenance
-from histories import History, Place
-from noting import ACK_WINDOW_S, SETTLE_S
-from processes import Cluster, Process
-from sdknotes import SdkLoad, note_drain, note_sends
+from support import provenance
+from support.cluster.processes import Cluster, Process
+from support.history.histories import History, Place
+from support.history.noting import ACK_WINDOW_S, SETTLE_S
+from support.history.sdk_notes import SdkLoad, note_drain, note_sends
 from whimbrel.store.verify import verify
 
 ROUNDS = int(os.environ.get("WHIMBREL_FAULT_ROUNDS", "1"))

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-import provenance
-from kinds import KindsLoad, messages_in_log
-from processes import SERVICES, Cluster, until
+from support import provenance
+from support.cluster.processes import SERVICES, Cluster, until
+from support.history.kinds import KindsLoad, messages_in_log
 
 ROUNDS = int(os.environ.get("WHIMBREL_FAULT_ROUNDS", "1"))
 STEADY = 15  # messages of each kind acknowledged before, and again after, each kill

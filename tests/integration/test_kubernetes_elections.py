@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from electionkit import ElectedGroup
-from fakekube import FakeKube
-from processes import until
-from tlskit import Tls
+from support.cluster.certificates import Tls
+from support.cluster.elections import ElectedGroup
+from support.cluster.processes import until
+from support.systems.fake_kubernetes import FakeKube
 from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as v2
 
 pytestmark = [pytest.mark.process, pytest.mark.slow]

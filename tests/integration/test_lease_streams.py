@@ -8,8 +8,8 @@ from typing import Any
 import grpc
 import pytest
 
-from brokerapi import Api
-from processes import Cluster, until
+from support.cluster.broker_api import Api
+from support.cluster.processes import Cluster, until
 from whimbrel.broker.consume.lease_codec import EntryEncoder, Lease
 from whimbrel.broker.consume.lease_journal import LeaseJournal
 from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as v2

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from benchkit import need_compiler
-from processes import Cluster
+from support.cluster.processes import Cluster
+from support.systems.beside import need_compiler
 
 FOLDER = Path(__file__).resolve().parents[2] / "bench" / "load"
 STYLES = ("own", "python", "java", "go", "nodejs")

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from brokerapi import queue
 from integration.test_broker_cluster import Peer, writable
-from processes import Cluster, Process, until
+from support.cluster.broker_api import queue
+from support.cluster.processes import Cluster, Process, until
 from whimbrel.ha.epochs import Epochs
 from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as v2
 from whimbrel.store.bulk_source import confirmed_end

@@ -6,8 +6,8 @@ from pathlib import Path
 import grpc
 import pytest
 
-from brokerapi import Api
-from processes import Process, lone_broker
+from support.cluster.broker_api import Api
+from support.cluster.processes import Process, lone_broker
 from whimbrel.pb.whimbrel.admin.v1 import admin_service_pb2 as admin
 
 pytestmark = pytest.mark.process

@@ -6,9 +6,9 @@ from pathlib import Path
 import grpc
 import pytest
 
-from brokerapi import Api
-from earlierkit import exchange, services_of
-from processes import Cluster, Process, until
+from support.cluster.broker_api import Api
+from support.cluster.earlier import exchange, services_of
+from support.cluster.processes import Cluster, Process, until
 from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as v2
 from whimbrel.pb.whimbrel.admin.v1 import admin_service_pb2 as admin
 

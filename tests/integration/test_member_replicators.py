@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from masterlog import MasterLog, same_log
-from memberpair import begin_epoch
-from processes import Process, until
+from support.cluster.processes import Process, until
+from support.replication.member_pair import begin_epoch
+from support.store.master_log import MasterLog, same_log
 from whimbrel.ha.switching import DIALECT
 from whimbrel.store.epoch_file import EpochFile
 from whimbrel.store.shared_page import SharedPage

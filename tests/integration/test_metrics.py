@@ -18,9 +18,9 @@ import grpc
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from brokerapi import Api
-from processes import Cluster, Process, StartFailed, until
-from realbroker import free_port
+from support.cluster.broker_api import Api
+from support.cluster.processes import Cluster, Process, StartFailed, until
+from support.systems.real_broker import free_port
 from whimbrel.client import sync
 from whimbrel.client.options import ConsumerOptions
 from whimbrel.model.message import Message, ReceivedMessage

@@ -15,7 +15,7 @@ import grpc.aio
 import pytest
 
 from integration.registering import facts_of
-from processes import Cluster, Process, program, until, until_async
+from support.cluster.processes import Cluster, Process, program, until, until_async
 from whimbrel.broker.cluster.registration import Registration
 from whimbrel.client import sync
 from whimbrel.model.message import Message

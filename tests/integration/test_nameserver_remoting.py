@@ -11,8 +11,8 @@ import pytest
 
 from integration.registering import facts_of
 from integration.test_nameserver import Held, asking, eventually
-from processes import Process
-from realbroker import Remoting
+from support.cluster.processes import Process
+from support.systems.real_broker import Remoting
 from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as v2
 
 pytestmark = pytest.mark.process

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from electionkit import bodies_of
 from integration.test_broker_cluster import Peer
-from processes import Cluster, Process, until
+from support.cluster.elections import bodies_of
+from support.cluster.processes import Cluster, Process, until
 from whimbrel.cli.main import main
 from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as v2
 

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from electionkit import ElectedGroup
 from integration.test_broker_cluster import Peer
-from processes import Cluster, lone_broker, until
-from remotingkit import messages_in, send_fields
-from remotingwire import Wire, heartbeat, pull_fields
+from support.cluster.elections import ElectedGroup
+from support.cluster.processes import Cluster, lone_broker, until
+from support.remoting.handlers import messages_in, send_fields
+from support.remoting.wire import Wire, heartbeat, pull_fields
 from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as v2
 from whimbrel.rpc.remoting.command import Command
 from whimbrel.rpc.remoting.signatures import signature_of

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from integration.test_broker_cluster import Peer
-from processes import Cluster, until
-from remotingwire import Wire, heartbeat
+from support.cluster.processes import Cluster, until
+from support.remoting.wire import Wire, heartbeat
 
 pytestmark = pytest.mark.process
 

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from masterlog import MasterLog, log_files, same_log
-from processes import Process, until
+from support.cluster.processes import Process, until
+from support.store.master_log import MasterLog, log_files, same_log
 from whimbrel.ha.frames import FRAME_HEADER, REPORT
 from whimbrel.ha.protocol import COMPARE_BYTES
 from whimbrel.store.commitlog import LogWriter

@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from electionkit import ElectedGroup, Member
-from failovers.faults import BROKER
-from failovers.group import Group
-from processes import elapse
-from sdkkit import LANGUAGES, Program, remote_ports
+from chaos.faults import BROKER
+from chaos.group import Group
+from support.cluster.elections import ElectedGroup, Member
+from support.cluster.processes import elapse
+from support.systems.sdk_programs import LANGUAGES, Program, remote_ports
 from whimbrel.client import sync
 
 pytestmark = pytest.mark.process

@@ -12,9 +12,9 @@ from pathlib import Path
 import grpc
 import pytest
 
-from brokerapi import Api
-from processes import until
-from sdkkit import LANGUAGES, DevCluster, Missing, Program, prepare
+from support.cluster.broker_api import Api
+from support.cluster.processes import until
+from support.systems.sdk_programs import LANGUAGES, DevCluster, Missing, Program, prepare
 from whimbrel.broker.produce.placement import owner_of_group
 from whimbrel.client import MessageType, ReceivedMessage
 from whimbrel.client.sync import Admin, PullConsumer

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable, Iterator
 
 import pytest
 
-from processes import until
-from sdkkit import LANGUAGES, DevCluster, Program, home
+from support.cluster.processes import until
+from support.systems.sdk_programs import LANGUAGES, DevCluster, Program, home
 
 pytestmark = pytest.mark.process
 

@@ -1,6 +1,6 @@
 """Mixed load on a master and a slave behind the native transport: each call has its answer, memory is flat.
 
-Clients of `h2client`, which see every frame: single and batch sends, receives with acknowledgement, long
+Clients of `raw_client`, which see every frame: single and batch sends, receives with acknowledgement, long
 polls, telemetry streams, pulls from both brokers, calls that are cancelled or whose deadline comes,
 connections that go in the middle of calls, and slow readers of large answers. Checked:
 
@@ -30,10 +30,10 @@ from typing import Any
 
 import pytest
 
-import provenance
-from brokerapi import duration, message, queue
-from h2client import CANCELLED, LOST, Client, RawCall
-from processes import Cluster
+from support import provenance
+from support.cluster.broker_api import duration, message, queue
+from support.cluster.processes import Cluster
+from support.http2.raw_client import CANCELLED, LOST, Client, RawCall
 from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as v2
 from whimbrel.pb.apache.rocketmq.v2 import service_pb2 as messaging
 from whimbrel.pb.whimbrel.admin.v1 import admin_service_pb2 as admin

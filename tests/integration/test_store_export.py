@@ -7,8 +7,8 @@ from pathlib import Path
 import grpc
 import pytest
 
-from brokerapi import Api
-from processes import COMMAND, Process, environment
+from support.cluster.broker_api import Api
+from support.cluster.processes import COMMAND, Process, environment
 from whimbrel.store import jsonconfig
 from whimbrel.store.inspect import dump_records
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from processes import Cluster, until
+from support.cluster.processes import Cluster, until
 from whimbrel.client import sync
 from whimbrel.model.message import Message
 

@@ -18,9 +18,9 @@ from typing import Any, Literal, Self
 import grpc
 import pytest
 
-from brokerapi import Api, duration, message
-from brokerapi import queue as queue_of
-from processes import transport, until
+from support.cluster.broker_api import Api, duration, message
+from support.cluster.broker_api import queue as queue_of
+from support.cluster.processes import transport, until
 from whimbrel.broker.broker import Broker
 from whimbrel.broker.options import BrokerOptions
 from whimbrel.broker.produce.appender import Appender

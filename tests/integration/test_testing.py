@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from processes import environment, program, until
+from support.cluster.processes import environment, program, until
 from whimbrel.client import sync
 from whimbrel.errors import GroupNotFound, MessageTooLarge, TopicNotFound
 from whimbrel.model.message import Message

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from processes import Process, StartFailed
+from support.cluster.processes import Process, StartFailed
 
 pytestmark = pytest.mark.process
 

@@ -22,12 +22,12 @@ from typing import Any
 
 import pytest
 
-from brokerapi import message
-from electionkit import ElectedGroup
-from processes import COMMAND, Cluster, dev, environment, until
-from remotingwire import Wire
-from sdknotes import SdkLoad
-from spanrig import Receiver, memory_provider
+from support.cluster.broker_api import message
+from support.cluster.elections import ElectedGroup
+from support.cluster.processes import COMMAND, Cluster, dev, environment, until
+from support.cluster.spans import Receiver, memory_provider
+from support.history.sdk_notes import SdkLoad
+from support.remoting.wire import Wire
 from whimbrel.cli.message_trace import MessageTrace, Span, lines, structure, trace_of
 from whimbrel.client import (
     Admin,

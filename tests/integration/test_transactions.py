@@ -13,10 +13,10 @@ from typing import Any
 import grpc
 import pytest
 
-import provenance
-from brokerapi import Api, duration, message
-from processes import Cluster, Process, until
-from sdkkit import Missing, Program, prepare
+from support import provenance
+from support.cluster.broker_api import Api, duration, message
+from support.cluster.processes import Cluster, Process, until
+from support.systems.sdk_programs import Missing, Program, prepare
 from whimbrel.model.names import HALF_OP_TOPIC, HALF_TOPIC, UNDECIDED_TOPIC
 from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as v2
 from whimbrel.pb.apache.rocketmq.v2 import service_pb2 as messaging

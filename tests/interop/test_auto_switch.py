@@ -16,8 +16,8 @@ from typing import Self
 
 import pytest
 
-from masterlog import HOST
-from realbroker import free_port, need_kit, resolved
+from support.store.master_log import HOST
+from support.systems.real_broker import free_port, need_kit, resolved
 from whimbrel.ha.epochs import Epochs, decode_epochs
 from whimbrel.ha.protocol import Append, Compare
 from whimbrel.ha.switching import (

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from benchkit import measured_beside
-from realbroker import need_kit, resolved
+from support.systems.beside import measured_beside
+from support.systems.real_broker import need_kit, resolved
 
 
 @pytest.mark.timeout(180)

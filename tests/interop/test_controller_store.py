@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from electionkit import ElectedGroup, Member, bodies_of
-from processes import until
-from realbroker import Controller, Remoting, Server, broker, name_server, need_kit
+from support.cluster.elections import ElectedGroup, Member, bodies_of
+from support.cluster.processes import until
+from support.systems.real_broker import Controller, Remoting, Server, broker, name_server, need_kit
 from whimbrel.broker.export import export
 from whimbrel.ha.epochs import Epochs
 from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as v2

@@ -11,10 +11,10 @@ from pathlib import Path
 import grpc
 import pytest
 
-from brokerapi import Api
 from integration.test_transactions import SIZES, records
-from processes import Process, until
-from realbroker import Remoting, Server, broker, name_server
+from support.cluster.broker_api import Api
+from support.cluster.processes import Process, until
+from support.systems.real_broker import Remoting, Server, broker, name_server
 from whimbrel.pb import Timestamp
 from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as v2
 from whimbrel.pb.whimbrel.admin.v1 import admin_service_pb2 as admin

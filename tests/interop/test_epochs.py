@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from realbroker import need_kit, resolved
+from support.systems.real_broker import need_kit, resolved
 from whimbrel.ha.epochs import (
     BadEpochs,
     Epochs,

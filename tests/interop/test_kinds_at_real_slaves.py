@@ -15,11 +15,11 @@ from typing import Any
 import grpc
 import pytest
 
-from brokerapi import Api, message
 from integration.test_transactions import SIZES, Checked
-from masterlog import same_log
-from processes import Process, until
-from realbroker import Remoting, Server, broker, name_server
+from support.cluster.broker_api import Api, message
+from support.cluster.processes import Process, until
+from support.store.master_log import same_log
+from support.systems.real_broker import Remoting, Server, broker, name_server
 from whimbrel.model.names import DEAD_LETTER_PREFIX, HALF_OP_TOPIC, HALF_TOPIC, TIMER_TOPIC, UNDECIDED_TOPIC
 from whimbrel.pb import Timestamp
 from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as v2

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from processes import until
-from realbroker import Remoting, broker, free_port, name_server
+from support.cluster.processes import until
+from support.systems.real_broker import Remoting, broker, free_port, name_server
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow]
 

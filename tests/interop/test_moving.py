@@ -15,8 +15,8 @@ from shutil import copytree
 
 import pytest
 
-from processes import Process, until
-from realbroker import Remoting, Server, broker, name_server, need_kit, resolved
+from support.cluster.processes import Process, until
+from support.systems.real_broker import Remoting, Server, broker, name_server, need_kit, resolved
 from whimbrel.store.inspect import dump_records
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(240)]

@@ -17,8 +17,8 @@ from pathlib import Path
 
 import pytest
 
-from processes import Cluster, until
-from realbroker import kit, need_kit
+from support.cluster.processes import Cluster, until
+from support.systems.real_broker import kit, need_kit
 
 pytestmark = pytest.mark.interop
 

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from processes import Process, until
-from realbroker import Remoting, kit, need_kit
+from support.cluster.processes import Process, until
+from support.systems.real_broker import Remoting, kit, need_kit
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow]
 

@@ -15,9 +15,9 @@ from typing import Any
 import grpc
 import pytest
 
-from brokerapi import Api, message, queue
-from processes import Process, until
-from realbroker import Remoting, Server, broker, free_port, kit, name_server, need_kit
+from support.cluster.broker_api import Api, message, queue
+from support.cluster.processes import Process, until
+from support.systems.real_broker import Remoting, Server, broker, free_port, kit, name_server, need_kit
 from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as v2
 from whimbrel.pb.whimbrel.admin.v1 import admin_service_pb2 as admin
 from whimbrel.store import jsonconfig

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from masterlog import MasterLog, log_files, same_log
-from processes import Process, until
-from realbroker import Remoting, Server, broker, name_server, need_kit
+from support.cluster.processes import Process, until
+from support.store.master_log import MasterLog, log_files, same_log
+from support.systems.real_broker import Remoting, Server, broker, name_server, need_kit
 from whimbrel.store.shared_page import SharedPage
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(240)]

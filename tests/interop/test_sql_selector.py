@@ -5,8 +5,8 @@ from collections import Counter
 
 import pytest
 
-from realbroker import need_kit
-from sqlkit import RESULTS, ZERO_DOUBLES, ask, generate, ours, recorded
+from support.broker.sql_cases import RESULTS, ZERO_DOUBLES, ask, generate, ours, recorded
+from support.systems.real_broker import need_kit
 
 pytestmark = pytest.mark.interop
 

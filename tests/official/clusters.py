@@ -14,9 +14,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-import provenance
-import realbroker
-from processes import READY_TIMEOUT_S, Process, program
+from support import provenance
+from support.cluster.processes import READY_TIMEOUT_S, Process, program
+from support.systems import real_broker
 
 __all__ = ["BROKERS", "SERVERS", "Cluster", "started"]
 
@@ -61,10 +61,10 @@ def real(version: str, root: Path) -> Iterator[Cluster]:
         "mappedFileSizeConsumeQueue": QUEUE_FILE_BYTES,
     }
     with contextlib.ExitStack() as stack:
-        names = stack.enter_context(realbroker.name_server(version, root / "names"))
+        names = stack.enter_context(real_broker.name_server(version, root / "names"))
         brokers = {}
         for name in BROKERS:
-            broker = realbroker.broker(
+            broker = real_broker.broker(
                 version, root / name, "ASYNC_MASTER", names.address, brokerName=name, **settings
             )
             brokers[name] = stack.enter_context(broker).address
@@ -79,7 +79,7 @@ def ours(root: Path) -> Iterator[Cluster]:
         launched = []
         for name in BROKERS:
             store = root / name
-            port = realbroker.free_port((-2, 0, 1))
+            port = real_broker.free_port((-2, 0, 1))
             broker = Process(
                 root,
                 "broker",

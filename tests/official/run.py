@@ -19,12 +19,12 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-import provenance
 from official.classes import CLASSES, RACY
 from official.clusters import SERVERS, started
 from official.page import Results, kept, page
 from official.running import Outcome, prepare, run
-from sdkkit import Missing
+from support import provenance
+from support.systems.sdk_programs import Missing
 
 __all__ = ["main"]
 

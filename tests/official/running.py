@@ -27,8 +27,8 @@ from pathlib import Path
 from typing import Any
 
 from official.classes import CLASSES
-from sdkkit import cache, copied, tool
-from sdkkit import run as install
+from support.systems.sdk_programs import cache, copied, tool
+from support.systems.sdk_programs import run as install
 
 __all__ = ["DEADLINE_S", "Outcome", "compile_java", "prepare", "run"]
 
@@ -67,7 +67,7 @@ def prepare() -> tuple[str, ...]:
     """Fetch and compile what is not there yet; return the command up to the flags of a run.
 
     Raises:
-        sdkkit.Missing: a tool or the jars are not to be had here.
+        sdk_programs.Missing: a tool or the jars are not to be had here.
     """
     java, javac, mvn = tool("java"), tool("javac"), tool("mvn")
     folder = copied("java", sources=HERE, root=cache() / "official")

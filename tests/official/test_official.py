@@ -12,7 +12,7 @@ from official.classes import QUICK
 from official.clusters import started
 from official.run import told
 from official.running import prepare, run
-from sdkkit import Missing
+from support.systems.sdk_programs import Missing
 
 JOBS = 2  # JVMs; they mostly wait
 

@@ -24,8 +24,8 @@ from typing import Any
 
 import pytest
 
-from provenance import commit, seed
-from storekit import FILE, OPTIONS, make_draft, open_master
+from support.provenance import commit, seed
+from support.store.stores import FILE, OPTIONS, make_draft, open_master
 from whimbrel.broker.consume.filters import compile_filter
 from whimbrel.broker.consume.scan import Scan
 from whimbrel.errors import CorruptRecord, IllegalOffset

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import columnkit
-from columnkit import HOST_V4, HOST_V6, Log, record
+from support.store import column_records
+from support.store.column_records import HOST_V4, HOST_V6, Log, record
 from whimbrel.store.codec import decode_record, record_fault
 
 pytest.importorskip("numpy", reason="the decoder of columns needs numpy and pyarrow")
@@ -75,14 +75,16 @@ def test_every_column_of_every_record_is_what_the_plain_reader_says(
     some: list[bytes], order: list[str], count: int, data: st.DataObject
 ) -> None:
     before = data.draw(st.binary(max_size=9))
-    log, positions = columnkit.joined([before, *some])
+    log, positions = column_records.joined([before, *some])
     walked = walk(log, len(before))
     assert (walked.stop, walked.end) == (Stop.DONE, len(log))
     assert walked.records.positions.tolist() == positions[1:]
     columns = order[:count]
     decoder = Decoder(columns, broker_name="b", rows_max=data.draw(st.integers(1, 12)))
-    rows = columnkit.table_rows(decoder.batches(walked.records))
-    wanted = [columnkit.expected_row(m, broker_name="b") for m in columnkit.plain(log, positions[1:])]
+    rows = column_records.table_rows(decoder.batches(walked.records))
+    wanted = [
+        column_records.expected_row(m, broker_name="b") for m in column_records.plain(log, positions[1:])
+    ]
     assert rows == [{name: row[name] for name in columns} for row in wanted]
 
 
@@ -91,7 +93,7 @@ def test_every_column_of_every_record_is_what_the_plain_reader_says(
 def test_bytes_changed_anywhere_are_records_or_damage_just_as_the_plain_reader_says(
     some: list[bytes], data: st.DataObject
 ) -> None:
-    log, positions = columnkit.joined(some)
+    log, positions = column_records.joined(some)
     changed = bytearray(log)
     for _ in range(data.draw(st.integers(1, 3))):
         which = data.draw(st.sampled_from(positions))
@@ -111,9 +113,12 @@ def test_bytes_changed_anywhere_are_records_or_damage_just_as_the_plain_reader_s
         assert at == len(torn)
     elif walked.stop is Stop.DAMAGE:
         assert walked.fault
-    wanted = [columnkit.expected_row(m, body=m.body) for m in columnkit.plain(torn, walked.records.positions)]
+    wanted = [
+        column_records.expected_row(m, body=m.body)
+        for m in column_records.plain(torn, walked.records.positions)
+    ]
     decoder = Decoder(ALL_COLUMNS, raw_bodies=True)
-    assert columnkit.table_rows(decoder.batches(walked.records)) == [
+    assert column_records.table_rows(decoder.batches(walked.records)) == [
         row | {"brokerName": ""} for row in wanted
     ]
 
@@ -122,7 +127,7 @@ def test_bytes_changed_anywhere_are_records_or_damage_just_as_the_plain_reader_s
 def logs(draw: st.DrawFn) -> Log:
     """Make a log of some files; bodies hold records, blanks and magic, older ones lie behind blanks."""
     chance = random.Random(draw(st.integers(0, 2**32)))
-    log = Log(draw(st.integers(500, 2500)), remains=columnkit.ghosts)
+    log = Log(draw(st.integers(500, 2500)), remains=column_records.ghosts)
     for number in range(draw(st.integers(0, 20))):
         body = draw(
             st.one_of(
@@ -156,7 +161,7 @@ def scanned(
     """Read a log in splits; return where records were found and where damage was."""
     found: list[int] = []
     faults: list[int] = []
-    read = columnkit.reader(data, file_size)
+    read = column_records.reader(data, file_size)
     borders = [0, *sorted(cuts), len(data)]
     for begin, end in itertools.pairwise(borders):
         scan = Scan(
@@ -199,7 +204,7 @@ def test_splits_find_what_is_left_of_a_damaged_log_and_each_damage_once(
         changed[at] ^= 1 << data.draw(st.integers(0, 7))
     damaged = bytes(changed[: log.end])
     largest = log.file_size
-    wanted = columnkit.plain_positions(damaged, log.file_size)
+    wanted = column_records.plain_positions(damaged, log.file_size)
     cuts = data.draw(st.lists(st.integers(0, log.end), max_size=8))
     assert scanned(damaged, log.file_size, cuts, data.draw(st.integers(100, 2000)), largest) == wanted
 
@@ -208,5 +213,5 @@ def test_the_plain_reader_of_the_tests_reads_what_the_codec_does() -> None:
     log = Log(400)
     for number in range(5):
         log.add(lambda place: record(place, queue_offset=number, body=b"x" * 60))  # noqa: B023
-    assert columnkit.plain_positions(bytes(log.data), 400) == (log.positions, [])
+    assert column_records.plain_positions(bytes(log.data), 400) == (log.positions, [])
     assert [decode_record(bytes(log.data), at).queue_offset for at in log.positions] == list(range(5))

@@ -1,7 +1,7 @@
 """The production machine of a member, three of them, under whatever Hypothesis thinks of.
 
 The machines (`broker/elections/machine.py`) and lists of epochs (`ha/epochs.py`) are those of production.
-What is around them is as small as the rules allow (`tests/failover/rules.py`): a coordinator that compares
+What is around them is as small as the rules allow (`tests/models/rules.py`): a coordinator that compares
 and sets, promises on disks, logs of numbers, streams that copy them. Each record is one byte of a log. Calls
 are under way until they are delivered or dropped, in any order; members end and start again, lose the page
 cache with the power or their disks, are cut off, get other voters. Hypothesis shrinks what fails.

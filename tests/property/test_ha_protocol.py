@@ -5,7 +5,7 @@ import itertools
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pieces import cut
+from support.pieces import cut
 from whimbrel.errors import RemoteProtocolError
 from whimbrel.ha.frames import FRAME_HEADER, REPORT
 from whimbrel.ha.protocol import Append, Compare, FrameReceived, MasterProtocol, SlaveProtocol

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from lanekit import lane_or_skip
-from storekit import make_draft, open_master
+from support.lane.logs import lane_or_skip
+from support.store.stores import make_draft, open_master
 from whimbrel.broker.consume import bulk_reader, raw_pull
 from whimbrel.broker.consume.bulk_reader import BulkReader, ReadRange
 from whimbrel.broker.consume.filters import ALL, TagFilter

@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from lanebroker import CLIENT, STYLES, Client, Side, answers, frame, same
-from lanekit import lane_or_skip
-from lanepair import OPTIONS, last_arrivals, play_all, request
-from lanetraffic import cuts, some_bytes
+from support.lane.brokers import CLIENT, STYLES, Client, Side, answers, frame, same
+from support.lane.logs import lane_or_skip
+from support.lane.pair import OPTIONS, last_arrivals, play_all, request
+from support.lane.traffic import cuts, some_bytes
 from whimbrel.rpc.http2.frames import SETTING, SETTINGS, WINDOW_UPDATE
 from whimbrel.rpc.server.connection import NativeConnection
 from whimbrel.rpc.server.gathered_reads import GatheredReads

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from lanekit import lane_or_skip
-from lanemembers import FILE, TICK_S, LeaderSide, MemberSide, some_piece
-from lanepair import ROUNDS, SEED
+from support.lane.logs import lane_or_skip
+from support.lane.members import FILE, TICK_S, LeaderSide, MemberSide, some_piece
+from support.lane.pair import ROUNDS, SEED
 from unit.replicator.test_follower import records
 from whimbrel.ha.frames import REPORT
 from whimbrel.ha.switching import HEADER, MEMBER_REPORT, REQUEST, Preface

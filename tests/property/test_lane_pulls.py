@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from lanebroker import Side, answers, same
-from lanehistory import CLASSES, FILTERS, TEXTS, History, append_odd, odd_draft, some_filter
-from lanepair import SEED, play_all, request, run
+from support.lane.brokers import Side, answers, same
+from support.lane.consumers import CLASSES, FILTERS, TEXTS, History, append_odd, odd_draft, some_filter
+from support.lane.pair import SEED, play_all, request, run
 from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as v2
 from whimbrel.store.codec import (
     FILLER_SIZE,

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from lanebroker import GROUPS, STYLES, frame
-from lanehistory import CLASSES, History, append_odd, odd_draft, some_filter
-from lanepair import SEED, play_all, request, run
+from support.lane.brokers import GROUPS, STYLES, frame
+from support.lane.consumers import CLASSES, History, append_odd, odd_draft, some_filter
+from support.lane.pair import SEED, play_all, request, run
 from whimbrel.broker.consume.receipts import ReceiptHandle
 from whimbrel.pb import Duration
 from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as v2

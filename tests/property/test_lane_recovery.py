@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from lanekit import lane_or_skip
-from storekit import NOW, make_draft
+from support.lane.logs import lane_or_skip
+from support.store.stores import NOW, make_draft
 from whimbrel.lane import Lane
 from whimbrel.store import recovery
 from whimbrel.store.codec import (

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from lanepair import SEED, play_all, run
-from laneremoting import (
+from support.lane.pair import SEED, play_all, run
+from support.lane.remoting import (
     ODD,
     STYLES,
     TwoRemote,
@@ -22,8 +22,8 @@ from laneremoting import (
     plain,
     written,
 )
-from lanetraffic import cuts
-from remotingkit import HOSTILE_FRAMES
+from support.lane.traffic import cuts
+from support.remoting.handlers import HOSTILE_FRAMES
 from whimbrel.broker.consume.filters import FILTER_CHARS_MAX
 from whimbrel.broker.remoting.lane import LIMITS
 from whimbrel.broker.remoting.pull_header import ReadPull, read_pull

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from lanebroker import STYLES, Client, frame
-from lanepair import SEED, Two, play_all, request, run
-from lanetraffic import cuts, interleaved, some_bytes
-from storekit import NOW
+from support.lane.brokers import STYLES, Client, frame
+from support.lane.pair import SEED, Two, play_all, request, run
+from support.lane.traffic import cuts, interleaved, some_bytes
+from support.store.stores import NOW
 from whimbrel.broker.api.response_bytes import varint
 from whimbrel.pb import Timestamp
 from whimbrel.rpc.http2.frames import PING, SETTING, SETTINGS, WINDOW_UPDATE

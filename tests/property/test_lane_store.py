@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from lanekit import FILE_SIZE, ODD, PLAIN, compare, lane_or_skip, make_log
+from support.lane.logs import FILE_SIZE, ODD, PLAIN, compare, lane_or_skip, make_log
 
 ROUNDS = int(os.environ.get("WHIMBREL_LANE_ROUNDS", "1"))  # of `make fuzz-fast`
 SEED = int(os.environ.get("WHIMBREL_LANE_SEED", "1"))

@@ -1,6 +1,6 @@
 """Plain sends of a read are stored together as if each was alone: generated ones, also between others.
 
-Both brokers are without the lane; see `laneremoting.py`. One handles each request alone.
+Both brokers are without the lane; see `remoting.py`. One handles each request alone.
 """
 
 import random
@@ -12,9 +12,19 @@ from unittest.mock import patch
 
 import pytest
 
-from lanepair import SEED, play_all, run
-from laneremoting import ODD, STYLES, Request, TwoRemote, brokers_for, give_same_ids, hostile, odd, plain
-from lanetraffic import cuts
+from support.lane.pair import SEED, play_all, run
+from support.lane.remoting import (
+    ODD,
+    STYLES,
+    Request,
+    TwoRemote,
+    brokers_for,
+    give_same_ids,
+    hostile,
+    odd,
+    plain,
+)
+from support.lane.traffic import cuts
 from whimbrel.broker.remoting import plain_sends
 from whimbrel.errors import StoreFull
 from whimbrel.rpc.server import remoting

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from consumekit import FakeStore
+from support.broker.consumption import FakeStore
 from whimbrel.broker.consume import scan as scan_module
 from whimbrel.broker.consume.filters import compile_filter
 from whimbrel.broker.consume.scan import Scan

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pieces import cut
+from support.pieces import cut
 from whimbrel.errors import PeerError, RemoteProtocolError
 from whimbrel.ha.epochs import Epochs, adopted, check_epochs, epoch_at, reached
 from whimbrel.ha.protocol import Append, Compare, OutOfRange, ShorterMaster

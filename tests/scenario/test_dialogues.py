@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from dialogues import play
+from support.replication.dialogues import play
 
 SCENARIOS = sorted(Path(__file__).resolve().parent.glob("*.txt"))
 

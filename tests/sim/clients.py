@@ -11,11 +11,11 @@ import random
 from collections.abc import Callable
 from typing import Any
 
-import noting
-from histories import History, Sent
 from sim.network import SimNetwork
 from sim.nodes import LoopNode
 from sim.process import SimProcess
+from support.history import noting
+from support.history.histories import History, Sent
 from whimbrel.client import Consumer, Message, Producer, PullConsumer
 from whimbrel.client.options import ConsumerOptions, ProducerOptions
 from whimbrel.errors import WhimbrelError

@@ -20,7 +20,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
-from histories import History, Sent
 from sim.clients import BurstClient, ConsumerClient, ProducerClient, ReaderClient
 from sim.disk import File, SimDisk
 from sim.elected import GROUPS_FILE, PARTS, Elections
@@ -37,6 +36,7 @@ from sim.scheduler import Crash, Scheduler
 from sim.tables import TablesClient
 from sim.takeover import Takeovers
 from sim.upkeep import SELDOM, TRANSIENT
+from support.history.histories import History, Sent
 from whimbrel.broker.options import BrokerOptions
 from whimbrel.nameserver.options import NameserverOptions
 from whimbrel.replicator.options import ReplicatorOptions

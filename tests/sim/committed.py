@@ -32,11 +32,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from histories import Sent
 from sim.cluster import LOG_FILE, ROOT, Cluster, Member
 from sim.disk import Directory, File
 from sim.elected import Elections
 from sim.plan import QUIET_S
+from support.history.histories import Sent
 from whimbrel.broker.elections.actions import State
 from whimbrel.errors import WhimbrelError
 from whimbrel.ha.epochs import Epochs, common_epoch, consistent_point, decode_epochs

@@ -1,6 +1,6 @@
 """Rules of elections that can be switched off, one at a time, as in `rules.py`: `make sim-elections RULES=1`.
 
-R1 to R14d bear the identifiers of `tests/failover/rules.py`, whose models find them as well. Q0 to Q6 concern
+R1 to R14d bear the identifiers of `tests/models/rules.py`, whose models find them as well. Q0 to Q6 concern
 what stands beside the log (`cluster/state_quorum.py`, `cluster/leader_state.py`).
 
 Each is looked for in plans of one kind (`operations.py`): `ELECTION_PLANS` says of which; the others in plain
@@ -354,7 +354,7 @@ ELECTION_FIRST_SEEDS: Final[dict[str, int]] = {
     "R14b elections copy that a loss was accepted": 2,
     "R14c a loss is over when voters have adopted an epoch since": 2,
 }
-# Rules that no seed is known to notice: looked for by name only. The models of `tests/failover` find those of
+# Rules that no seed is known to notice: looked for by name only. The models of `tests/models` find those of
 # them that begin with R, units state the others.
 UNSEEN: Final = frozenset(
     rule for rule in ELECTION_RULES if rule.startswith(("R11b ", "R14d ", "Q1 ", "Q3 ", "Q4 ", "Q5", "Q6 "))

@@ -29,7 +29,6 @@ moment later than they are answered; where something expires or is deleted, so d
 
 from typing import NoReturn
 
-from histories import Place, Sent
 from sim.clients import ReaderClient
 from sim.cluster import GROUPS, LOG_FILE, ROOT, Cluster, Member
 from sim.committed import Committed
@@ -40,6 +39,7 @@ from sim.positions import PositionChecks
 from sim.retention import RetentionChecks
 from sim.state import StateChecks
 from sim.upkeep import TRANSIENT, Upkeep
+from support.history.histories import Place, Sent
 from whimbrel.store.codec import decode_record
 from whimbrel.store.segment import segment_name
 from whimbrel.store.shared_page import SharedPage

@@ -29,12 +29,12 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
 
-import noting
-from histories import History, Sent, outcome_of
 from sim.network import SimNetwork
 from sim.nodes import LoopNode
 from sim.process import SimProcess
 from sim.upkeep import Upkeep
+from support.history import noting
+from support.history.histories import History, Sent, outcome_of
 from whimbrel.client import Admin, Consumer, Message, Producer, Resolution
 from whimbrel.client.options import ClientOptions, ConsumerOptions, ProducerOptions
 from whimbrel.errors import AlreadyExists, WhimbrelError

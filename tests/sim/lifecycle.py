@@ -15,10 +15,10 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import NoReturn
 
-from histories import History, Place, outcome_of
 from sim.network import SimNetwork
 from sim.nodes import LoopNode
 from sim.process import SimProcess
+from support.history.histories import History, Place, outcome_of
 from whimbrel.client import Admin
 from whimbrel.client.options import ClientOptions
 from whimbrel.client.retry import RetryPolicy

@@ -18,12 +18,12 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-from replicashell import Shell
 from sim.loop import SimLoop
 from sim.network import SimNetwork
 from sim.process import SimProcess, running
 from sim.scheduler import Crash
 from sim.sockets import ReplicatorNetwork, SimDoorbell, SimSocket
+from support.replication.replica_shell import Shell
 from whimbrel.broker.broker import Broker
 from whimbrel.broker.cluster import log_dispatcher
 from whimbrel.broker.options import BrokerOptions

@@ -22,7 +22,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NoReturn
 
-from histories import History, Sent
+from support.history.histories import History, Sent
 from whimbrel.store.codec import UNIT_SIZE
 from whimbrel.store.retention import JUMP_MS_MAX
 from whimbrel.store.shared_page import SharedPage

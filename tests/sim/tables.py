@@ -5,10 +5,10 @@ import random
 from collections.abc import Awaitable
 from typing import Any
 
-from histories import outcome_of
 from sim.network import SimNetwork
 from sim.nodes import LoopNode
 from sim.process import SimProcess
+from support.history.histories import outcome_of
 from whimbrel.client import Admin
 from whimbrel.client.options import ClientOptions
 from whimbrel.client.retry import RetryPolicy

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from processes import SERVICES, Cluster
 from spark.commands import Command, Done
 from spark.topics import confirmed
+from support.cluster.processes import SERVICES, Cluster
 from whimbrel.cli.main import main
 from whimbrel.cli.spark import running
 from whimbrel.spark import session

@@ -9,8 +9,8 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 import pytest
 
-from processes import Cluster
 from spark.topics import bodies, confirmed, fill
+from support.cluster.processes import Cluster
 from whimbrel.client import Message
 from whimbrel.client.sync import Producer
 from whimbrel.spark.jobs.archive import ArchiveOptions, CheckOptions, archive, check

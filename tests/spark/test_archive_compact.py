@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from archivekit import rows_of, seen, write_batch
-from processes import Cluster
 from spark.test_archive import back, options_of
 from spark.topics import bodies, fill
+from support.cluster.processes import Cluster
+from support.store.archives import rows_of, seen, write_batch
 from whimbrel.spark.archiving.folder import Folder
 from whimbrel.spark.archiving.tables import TableOptions, open_table
 from whimbrel.spark.jobs.archive import CheckOptions, archive, check

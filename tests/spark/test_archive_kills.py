@@ -19,9 +19,9 @@ from typing import Any
 import pyarrow.dataset as ds
 import pytest
 
-import provenance
-from processes import Cluster, elapse, environment, until
 from spark.topics import fill
+from support import provenance
+from support.cluster.processes import Cluster, elapse, environment, until
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(1500)]
 

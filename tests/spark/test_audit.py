@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-import goldens
-from processes import Cluster, until
-from storekit import FILE, OPTIONS, make_draft, open_master
+from support.cluster.processes import Cluster, until
+from support.store import goldens
+from support.store.stores import FILE, OPTIONS, make_draft, open_master
 from whimbrel.client import Message
 from whimbrel.client.sync import Producer
 from whimbrel.spark.auditing.members import Member, bytes_between

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from processes import Cluster, until
 from spark.topics import bodies, fill
+from support.cluster.processes import Cluster, until
 from whimbrel.client import Message
 from whimbrel.client.sync import Producer
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from processes import Cluster, until
 from spark.topics import bodies, fill
+from support.cluster.processes import Cluster, until
 from whimbrel.client.sync import Admin
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]

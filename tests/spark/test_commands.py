@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-import goldens
-from processes import Cluster
 from spark.commands import Command
 from spark.topics import fill
+from support.cluster.processes import Cluster
+from support.store import goldens
 from whimbrel.cli.spark import SparkJobs
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from processes import Cluster
 from spark.test_replay import BORN, draft, ends, target
+from support.cluster.processes import Cluster
 from whimbrel.broker.consume.dead_letters import dead_letter
 from whimbrel.broker.produce.internal_append import onward_draft
 from whimbrel.client.sync import Admin

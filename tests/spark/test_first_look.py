@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from processes import Cluster, environment
 from spark.topics import confirmed
+from support.cluster.processes import Cluster, environment
 from whimbrel.client import Message
 from whimbrel.client.sync import Producer
 

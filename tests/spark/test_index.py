@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-import goldens
-from processes import Cluster
-from storekit import NOW, OPTIONS, make_draft, open_master
+from support.cluster.processes import Cluster
+from support.store import goldens
+from support.store.stores import NOW, OPTIONS, make_draft, open_master
 from whimbrel.client import Message
 from whimbrel.client.sync import Producer
 from whimbrel.spark.jobs import JobError

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from processes import Cluster, until
 from spark.topics import confirmed
-from storekit import NOW, OPTIONS, make_draft
+from support.cluster.processes import Cluster, until
+from support.store.stores import NOW, OPTIONS, make_draft
 from whimbrel.client import Message
 from whimbrel.client.sync import Admin, Producer
 from whimbrel.spark.jobs import JobError

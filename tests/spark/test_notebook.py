@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from processes import Cluster, environment
+from support.cluster.processes import Cluster, environment
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 

@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from processes import COMMAND, Cluster, environment, until, wait_for_session_end
 from spark.topics import fill
+from support.cluster.processes import COMMAND, Cluster, environment, until, wait_for_session_end
 from whimbrel.client.sync import Admin
 from whimbrel.errors import Forbidden
 from whimbrel.model.message import MessageType

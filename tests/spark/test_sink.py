@@ -8,9 +8,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from processes import Cluster
 from spark.test_replay import ends, target
 from spark.topics import fill
+from support.cluster.processes import Cluster
 from whimbrel.client.sync import Admin, PullConsumer
 from whimbrel.spark.jobs.replay import Source, rows_of
 from whimbrel.spark.replay_writer import COLUMNS

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from processes import Cluster
 from spark.topics import confirmed
-from storekit import OPTIONS, make_draft
+from support.cluster.processes import Cluster
+from support.store.stores import OPTIONS, make_draft
 from whimbrel.client import Message
 from whimbrel.client.sync import Admin, Producer
 from whimbrel.spark.jobs.stats import StatsOptions, stats

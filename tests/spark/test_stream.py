@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-import provenance
-from processes import Cluster, environment, until
 from spark.topics import fill
+from support import provenance
+from support.cluster.processes import Cluster, environment, until
 from whimbrel.client import Message
 from whimbrel.client.sync import Admin, Producer
 

@@ -18,8 +18,8 @@ from typing import Any
 
 import pytest
 
-from processes import Cluster, environment, until
 from spark.topics import fill
+from support.cluster.processes import Cluster, environment, until
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 

@@ -3,7 +3,7 @@
 import contextlib
 from typing import Any
 
-from processes import Cluster, Process, until
+from support.cluster.processes import Cluster, Process, until
 from whimbrel.client import Message
 from whimbrel.client.sync import Admin, Producer
 from whimbrel.errors import AlreadyExists

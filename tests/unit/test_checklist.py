@@ -2,7 +2,7 @@
 
 import pytest
 
-import remotingchecklist
+import remoting_checklist
 from checklist import PAGE, STATEMENTS, numbers_in, page, shown
 
 
@@ -35,11 +35,11 @@ def test_the_page_is_what_the_tests_say() -> None:
 
 
 def test_each_statement_on_remoting_has_a_test() -> None:
-    assert len(remotingchecklist.STATEMENTS) == 60
-    assert sorted(remotingchecklist.shown()) == list(range(1, 61))
+    assert len(remoting_checklist.STATEMENTS) == 60
+    assert sorted(remoting_checklist.shown()) == list(range(1, 61))
 
 
 def test_the_page_on_remoting_is_what_the_tests_say() -> None:
-    assert remotingchecklist.PAGE.read_text(encoding="utf-8") == remotingchecklist.page(), (
+    assert remoting_checklist.PAGE.read_text(encoding="utf-8") == remoting_checklist.page(), (
         "run make checklist"
     )

@@ -5,9 +5,9 @@ from typing import cast
 
 import pytest
 
-from failovers.checks import ACK_S, Messages, check_noted, check_ordered, redeliveries, unequal
-from failovers.load import DELAYED, PAID, PLAIN, Load, Note
-from histories import History, Outcome, Place
+from chaos.checks import ACK_S, Messages, check_noted, check_ordered, redeliveries, unequal
+from chaos.load import DELAYED, PAID, PLAIN, Load, Note
+from support.history.histories import History, Outcome, Place
 from whimbrel.model.message import Resolution
 
 GROUP = "plain"

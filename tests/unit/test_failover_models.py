@@ -1,12 +1,12 @@
-"""The models of automatic failover (tests/failover) find what they should, the same each time."""
+"""The models of automatic failover (tests/models) find what they should, the same each time."""
 
-from failover.exhaustive import CASES, explore
-from failover.group import Left
-from failover.histories import KINDS, draw, run
-from failover.logs import consistent_point, difference, majority, seals
-from failover.rules import RULES
-from failover.state_steps import StateCase
-from failover.steps import Case
+from models.exhaustive import CASES, explore
+from models.group import Left
+from models.histories import KINDS, draw, run
+from models.logs import consistent_point, difference, majority, seals
+from models.rules import RULES
+from models.state_steps import StateCase
+from models.steps import Case
 
 
 def test_seals_meet_commits() -> None:

@@ -1,4 +1,4 @@
-"""What `failovers/beside.py` makes of what it sees."""
+"""What `chaos/beside.py` makes of what it sees."""
 
 import random
 import socket
@@ -8,11 +8,11 @@ from typing import Any, cast
 
 import pytest
 
-from failovers.beside import Stage, over
-from failovers.beside_page import page, pair
-from failovers.forwarders import Forwarders
-from failovers.rows import BOUND_S, Row
-from failovers.sdks import Clients, longest_pause
+from chaos.beside import Stage, over
+from chaos.beside_page import page, pair
+from chaos.forwarders import Forwarders
+from chaos.rows import BOUND_S, Row
+from chaos.sdks import Clients, longest_pause
 
 
 def test_the_longest_pause_begins_with_the_fault_and_may_last_to_its_end() -> None:

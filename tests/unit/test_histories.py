@@ -2,7 +2,7 @@
 
 import pytest
 
-from histories import History, Outcome, Place, Sent, outcome_of
+from support.history.histories import History, Outcome, Place, Sent, outcome_of
 from whimbrel.errors import FlushTimeout, TopicNotFound
 
 TOPIC = "orders"

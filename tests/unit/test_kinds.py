@@ -1,6 +1,6 @@
-"""What of a message's deliveries must not have happened (`tests/kinds.py`)."""
+"""What of a message's deliveries must not have happened (`tests/support/history/kinds.py`)."""
 
-from kinds import INVISIBLE_S, Note
+from support.history.kinds import INVISIBLE_S, Note
 
 HERE, THERE = (0, 7), (0, 8)
 

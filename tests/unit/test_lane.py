@@ -9,8 +9,8 @@ from typing import Any, ClassVar
 import pytest
 
 import whimbrel
-from lanekit import lane_or_skip
-from storekit import OPTIONS, StoppedClock, make_draft, open_master
+from support.lane.logs import lane_or_skip
+from support.store.stores import OPTIONS, StoppedClock, make_draft, open_master
 from whimbrel import lane as lanes
 from whimbrel.errors import StoreError
 from whimbrel.lane import Lane

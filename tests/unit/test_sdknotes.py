@@ -3,8 +3,8 @@
 from collections import defaultdict
 from pathlib import Path
 
-from histories import History, Place
-from sdknotes import SdkLoad, note_drain, note_sends
+from support.history.histories import History, Place
+from support.history.sdk_notes import SdkLoad, note_drain, note_sends
 from whimbrel.broker.consume.receipts import ReceiptHandle
 
 TOPIC = "orders"

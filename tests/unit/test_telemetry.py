@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from spanrig import memory_provider
+from support.cluster.spans import memory_provider
 from whimbrel.telemetry import setup_logging, write_ready_file
 
 

@@ -8,7 +8,7 @@ It is changed by compare-and-set only: at elections, and by operators. As JSON, 
      "history": [{"epoch": 7, "leader": 2, "at_ms": 1795253239000, "why": "member 1 is silent"}, ...]}
 
 **Quorums.** `acks` copies commit a record, the leader's among them. An election needs `seals` of the voters:
-so many that they meet each group of `acks` of them (rule R2 of `tests/failover/rules.py`). While there are
+so many that they meet each group of `acks` of them (rule R2 of `tests/models/rules.py`). While there are
 `prior` voters an election needs seals of both (R10). After an operator has accepted `loss`, it needs the
 seals of all voters, until enough of them have adopted an epoch (`broker/elections/machine.py`).
 

@@ -8,7 +8,7 @@ Kept in `STORE/whimbrel/queue-floors.json` and sent to slaves as the same text (
 below an offset are not shown. It grows by one offset for each deleted queue.
 
 **Where members elect their leader** these offsets are a part of the tables, and a member that takes over
-another one's tables has its offsets, no others (Q7 in `tests/failover/rules.py`). Else a deletion that was
+another one's tables has its offsets, no others (Q7 in `tests/models/rules.py`). Else a deletion that was
 answered to nobody, and is taken back with its leader, would hide messages that were acknowledged: those that
 the topic had, and those to which a later leader gave the numbers that the deleted queue had come to. The
 entries of queues whose offsets go back are made anew from the log (`MessageStore.take_deleted_offsets`).

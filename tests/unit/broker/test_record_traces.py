@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from spanrig import Spans, memory_tracer
+from support.cluster.spans import Spans, memory_tracer
 from whimbrel.broker.api.send import SendService
 from whimbrel.broker.produce.admission import Admission
 from whimbrel.broker.produce.appender import Appender, Durability

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from clikit import Shell
-from fakecluster import FakeCluster, running_in_thread
+from support.cluster.command_line import Shell
+from support.systems.fake_cluster import FakeCluster, running_in_thread
 
 
 @pytest.fixture(autouse=True)

@@ -18,9 +18,9 @@ from typing import Any
 
 import pytest
 
-from clikit import Shell
-from fakecluster import FakeCluster, running_in_thread
-from processes import until
+from support.cluster.command_line import Shell
+from support.cluster.processes import until
+from support.systems.fake_cluster import FakeCluster, running_in_thread
 from whimbrel.cli import endpoint as endpoints
 from whimbrel.cli.endpoint import NoneRuns, default_dev_dir, running_cluster
 from whimbrel.cli.output import body_fields, shorten, size_text, time_text

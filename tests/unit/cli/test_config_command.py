@@ -11,7 +11,7 @@ from typing import Any, cast
 
 import pytest
 
-from clikit import Shell
+from support.cluster.command_line import Shell
 from whimbrel.cli.processes import PROCESSES, options_of
 from whimbrel.cli.settings_page import VARIABLES
 from whimbrel.config import effective, load, settings

@@ -2,8 +2,8 @@
 
 import pytest
 
-from clikit import Shell
-from fakecluster import FakeCluster
+from support.cluster.command_line import Shell
+from support.systems.fake_cluster import FakeCluster
 from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as v2
 from whimbrel.pb.whimbrel.admin.v1 import admin_service_pb2 as admin
 

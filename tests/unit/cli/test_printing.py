@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from processes import environment
+from support.cluster.processes import environment
 from unit.cli.test_template import MESSAGE
 from whimbrel.cli.output import Format, emit, note
 from whimbrel.cli.printing import HELD_MAX, Items, portions, printer_of, reader_gone, was_read

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clikit import Shell
-from fakecluster import FakeCluster, running_in_thread
+from support.cluster.command_line import Shell
+from support.systems.fake_cluster import FakeCluster, running_in_thread
 from whimbrel.cli import endpoint as endpoints
 from whimbrel.cli.profiles import Profile, Profiles, load, parse, profiles_file, render, save
 from whimbrel.errors import ClientError

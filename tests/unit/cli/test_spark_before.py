@@ -11,7 +11,7 @@ import pytest
 
 pytest.importorskip("pyspark")
 
-import goldens
+from support.store import goldens
 from whimbrel.cli.main import main
 from whimbrel.cli.spark import running
 from whimbrel.errors import NotSupported, Unavailable

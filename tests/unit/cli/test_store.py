@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-import storekit
-from goldens import STORES, golden, rows, shared
+from support.store import stores
+from support.store.goldens import STORES, golden, rows, shared
 from whimbrel.cli.main import main
 
 Capture = pytest.CaptureFixture[str]
@@ -167,10 +167,10 @@ def test_what_is_no_store_is_told_apart_from_damage(command: str, tmp_path: Path
 
 def store_with_slots(root: Path, slots: int) -> Path:
     """Make a store whose index files do not have RocketMQ's ratio of slots to entries."""
-    options = replace(storekit.OPTIONS, index_slots=slots, index_entries=slots * 3 + 1)
-    store = storekit.open_master(root, options)
+    options = replace(stores.OPTIONS, index_slots=slots, index_entries=slots * 3 + 1)
+    store = stores.open_master(root, options)
     for number in range(20):
-        store.append([storekit.make_draft(number)])
+        store.append([stores.make_draft(number)])
     store.close()
     return root
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from fakecluster import running
+from support.systems.fake_cluster import running
 from whimbrel.client import Admin, MessageType, ReplicationStatus
 from whimbrel.errors import (
     AlreadyExists,

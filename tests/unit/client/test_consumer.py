@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from fakecluster import FakeCluster, running
-from waiting import eventually
+from support.systems.fake_cluster import FakeCluster, running
+from support.waiting import eventually
 from whimbrel.client import (
     Consumer,
     ConsumerOptions,

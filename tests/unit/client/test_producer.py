@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from fakecluster import running
+from support.systems.fake_cluster import running
 from whimbrel.client import ClientOptions, Message, Producer, ProducerOptions, RetryPolicy
 from whimbrel.errors import (
     BadRequest,

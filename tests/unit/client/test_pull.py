@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from fakecluster import FakeCluster, running
+from support.systems.fake_cluster import FakeCluster, running
 from whimbrel.client import ConsumerOptions, Message, Producer, PullConsumer, RetryPolicy, consumer
 from whimbrel.errors import IllegalOffset, RequestTimeout
 from whimbrel.model.message import PullResult

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from opentelemetry import trace
 
-from fakecluster import running
-from spanrig import memory_provider
+from support.cluster.spans import memory_provider
+from support.systems.fake_cluster import running
 from whimbrel.client import (
     Consumer,
     ConsumerOptions,

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from fakecluster import running_in_thread
+from support.systems.fake_cluster import running_in_thread
 from whimbrel.client import Message, MessageType, ReceivedMessage
 from whimbrel.client.sync import Admin, Consumer, Producer, PullConsumer
 from whimbrel.errors import ClientError, TopicNotFound

@@ -8,8 +8,8 @@ from typing import cast
 
 import pytest
 
-from fakecluster import FakeCluster, running, running_in_thread
-from waiting import eventually
+from support.systems.fake_cluster import FakeCluster, running, running_in_thread
+from support.waiting import eventually
 from whimbrel.client import (
     Message,
     MessageType,

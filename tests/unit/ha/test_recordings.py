@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from goldens import chunks, rows, shared, sizes
+from support.store.goldens import chunks, rows, shared, sizes
 from whimbrel.ha.frames import CLASSIC_FRAME_BYTES_MAX, FRAME_HEADER, REPORT, Frame
 from whimbrel.ha.protocol import Append, FrameReceived, MasterProtocol, OutOfRange, SlaveProtocol
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from goldens import shared
+from support.store.goldens import shared
 from whimbrel.model.topic import DataVersion, GroupConfig, MessageType, TopicConfig
 from whimbrel.store import jsonconfig
 

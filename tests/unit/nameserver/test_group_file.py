@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from crashkit import CrashScene, crash_everywhere
 from sim.disk import Fault
+from support.store.crash_points import CrashScene, crash_everywhere
 from whimbrel.errors import StoreError
 from whimbrel.model.group_record import GroupRecord
 from whimbrel.nameserver.group_file import GroupFile

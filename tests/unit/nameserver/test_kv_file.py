@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from crashkit import CrashScene, crash_everywhere
 from sim.disk import Fault
+from support.store.crash_points import CrashScene, crash_everywhere
 from whimbrel.errors import StoreError
 from whimbrel.nameserver.kv_file import KvStore
 from whimbrel.nameserver.kv_table import FILE_BYTES_MAX, KvTable

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from remotingkit import FakePeer
-from remotingtables import Later, command, json_of
+from support.remoting.handlers import FakePeer
+from support.remoting.tables import Later, command, json_of
 from unit.nameserver.test_registry import MASTER, OLD, OTHER, SLAVE, broker, first, queues, registry
 from unit.nameserver.test_route_bodies import LINES
 from whimbrel.deferred import Deferred

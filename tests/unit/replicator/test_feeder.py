@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from lanekit import lane_or_skip
-from masterlog import MasterLog
-from replicashell import play
+from support.lane.logs import lane_or_skip
+from support.replication.replica_shell import play
+from support.store.master_log import MasterLog
 from whimbrel.ha.frames import REPORT
 from whimbrel.lane import Lane
 from whimbrel.machine import Machine

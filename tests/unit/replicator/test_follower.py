@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from lanekit import lane_or_skip
-from masterlog import HOST
-from replicashell import play
+from support.lane.logs import lane_or_skip
+from support.replication.replica_shell import play
+from support.store.master_log import HOST
 from whimbrel.errors import StoreFull
 from whimbrel.ha.frames import FRAME_HEADER, REPORT
 from whimbrel.ha.protocol import COMPARE_BYTES

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from lanekit import lane_or_skip
-from masterlog import MasterLog, same_log
-from memberpair import MEMBER, begin_epoch
+from support.lane.logs import lane_or_skip
+from support.replication.member_pair import MEMBER, begin_epoch
+from support.store.master_log import MasterLog, same_log
 from unit.replicator import test_feeder, test_follower
 from unit.replicator.test_feeder import SLAVE, closed
 from unit.replicator.test_follower import FILE, frame, framed, records

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from lanekit import lane_or_skip
-from masterlog import log_files, same_log
-from memberpair import MEMBER, Pair, begin_epoch
+from support.lane.logs import lane_or_skip
+from support.replication.member_pair import MEMBER, Pair, begin_epoch
+from support.store.master_log import log_files, same_log
 from whimbrel.ha.frames import FRAME_HEADER, REPORT
 from whimbrel.ha.protocol import SILENCE_S
 from whimbrel.ha.switching import (

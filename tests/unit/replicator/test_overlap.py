@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from masterlog import MasterLog
+from support.store.master_log import MasterLog
 from whimbrel.replicator.overlap import overlap_start
 
 FILE = 1 << 16

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from spanrig import memory_tracer
+from support.cluster.spans import memory_tracer
 from whimbrel.cli.message_trace import Span
 from whimbrel.model.trace import TraceContext, TracedRecord
 from whimbrel.replicator import tracing

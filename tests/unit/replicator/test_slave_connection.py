@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from masterlog import MasterLog, log_files
+from support.store.master_log import MasterLog, log_files
 from whimbrel.errors import ConnectionClosed
 from whimbrel.ha.frames import FRAME_HEADER, REPORT
 from whimbrel.ha.protocol import MasterProtocol, OutOfRange

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from masterlog import MasterLog, log_files, same_log
-from replicashell import play
+from support.replication.replica_shell import play
+from support.store.master_log import MasterLog, log_files, same_log
 from whimbrel.errors import StoreError
 from whimbrel.replicator.loop import Loop
 from whimbrel.replicator.options import ReplicatorOptions

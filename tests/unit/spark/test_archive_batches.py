@@ -6,7 +6,7 @@ import pytest
 
 pytest.importorskip("pyarrow")
 
-from archivekit import Stopped, StoppingDisk, rows_of, seen, write_batch
+from support.store.archives import Stopped, StoppingDisk, rows_of, seen, write_batch
 from whimbrel.spark.archiving.batches import Batch
 from whimbrel.spark.archiving.files import BatchTarget, write_task
 from whimbrel.spark.archiving.folder import ArchiveError, Disk, Folder
@@ -79,7 +79,7 @@ def test_a_batch_that_the_archive_has_writes_nothing(tmp_path: Path) -> None:
 
 def test_files_of_an_attempt_that_does_not_count_are_never_seen(tmp_path: Path) -> None:
     folder = folder_of(tmp_path)
-    from archivekit import batch_of
+    from support.store.archives import batch_of
 
     with folder.locked("q1"):
         batch = Batch(folder, "q1", 0)
@@ -112,7 +112,7 @@ def test_a_batch_of_another_query_that_is_under_way_is_left_alone(tmp_path: Path
     with theirs.locked("q1"):
         batch = Batch(theirs, "q1", 0)
         batch.begin()
-        from archivekit import batch_of
+        from support.store.archives import batch_of
 
         staged = list(write_task(BatchTarget(tmp_path, "q1", 0), [batch_of("orders", 0, 0, 3)]))
         write_batch(mine, "q2", 0, [("other", 0, 0, 2)])
@@ -151,7 +151,7 @@ class ListedTable:
 
 
 def test_a_table_lists_each_file_once_whatever_the_step(tmp_path: Path) -> None:
-    from archivekit import batch_of
+    from support.store.archives import batch_of
 
     for step in range(STEPS_MAX):
         root, table = tmp_path / str(step), ListedTable()

@@ -7,7 +7,7 @@ import pytest
 
 pytest.importorskip("pyarrow")
 
-from archivekit import DAY_MS, NOON, Stopped, StoppingDisk, batch_of, rows_of, seen, write_batch
+from support.store.archives import DAY_MS, NOON, Stopped, StoppingDisk, batch_of, rows_of, seen, write_batch
 from whimbrel.spark.archiving import compacting
 from whimbrel.spark.archiving.batches import Batch
 from whimbrel.spark.archiving.compacting import COMPACT, plan

@@ -10,7 +10,7 @@ import pytest
 
 pytest.importorskip("pyarrow")
 
-from storekit import FILE, make_draft, open_master
+from support.store.stores import FILE, make_draft, open_master
 from whimbrel.spark.auditing.checksums import Checksums, sum_up
 from whimbrel.spark.auditing.differences import Difference, Side, differences, extra
 from whimbrel.spark.auditing.findings import Counts, record_rows, segment_rows

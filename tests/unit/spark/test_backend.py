@@ -8,8 +8,8 @@ import pytest
 
 pytest.importorskip("pyspark")
 
-import goldens
-from archivekit import write_batch
+from support.store import goldens
+from support.store.archives import write_batch
 from whimbrel.spark.archiving.folder import Folder
 from whimbrel.spark.backend import Backend, ReadRequest, ReadTask
 from whimbrel.spark.before import BACKENDS

@@ -12,8 +12,8 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-import goldens
-from storekit import make_draft, open_master
+from support.store import goldens
+from support.store.stores import make_draft, open_master
 from whimbrel.spark.auditing.bucket_sums import mix_bits, sum_by_bucket
 from whimbrel.spark.auditing.derived_files import describe_derived_files, index_part, queue_units
 from whimbrel.spark.auditing.entries import key_hashes, keys_of, units_of

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from fakecluster import running_in_thread
+from support.systems.fake_cluster import running_in_thread
 from whimbrel.cli.main import main
 from whimbrel.errors import Unavailable
 from whimbrel.model.cluster import BrokerStatus

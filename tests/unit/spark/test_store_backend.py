@@ -10,8 +10,8 @@ import pytest
 
 pytest.importorskip("pyarrow")
 
-import goldens
-from storekit import NOW, OPTIONS, make_draft, open_master
+from support.store import goldens
+from support.store.stores import NOW, OPTIONS, make_draft, open_master
 from whimbrel.errors import CorruptRecord
 from whimbrel.spark.backend import ReadRequest
 from whimbrel.spark.options import SourceOptions, parse

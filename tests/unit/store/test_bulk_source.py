@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-import goldens
-from storekit import FILE, NOW, OPTIONS, make_draft, open_log, open_master
+from support.store import goldens
+from support.store.stores import FILE, NOW, OPTIONS, make_draft, open_log, open_master
 from whimbrel.errors import CorruptRecord, RangeGone, StoreError
 from whimbrel.store.bulk_source import BulkSource, confirmed_end, confirmed_offset
 from whimbrel.store.codec import FILLER_SIZE, UNIT

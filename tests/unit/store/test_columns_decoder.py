@@ -7,9 +7,8 @@ from collections.abc import Iterable
 
 import pytest
 
-import columnkit
-import goldens
-from columnkit import HOST_V4, HOST_V6, Row, record
+from support.store import column_records, goldens
+from support.store.column_records import HOST_V4, HOST_V6, Row, record
 from whimbrel.errors import CorruptRecord
 from whimbrel.store.codec import StoredMessage
 from whimbrel.store.inspect import dump_queues
@@ -42,7 +41,7 @@ ZLIB, LZ4, ZSTD = 0x301, 0x101, 0x201  # system flags
 
 def rows_of(data: bytes, decoder: Decoder) -> list[Row]:
     """Decode bytes that are nothing but records."""
-    return columnkit.table_rows(decoder.batches(frame(data)))
+    return column_records.table_rows(decoder.batches(frame(data)))
 
 
 def many(count: int, **fields: object) -> bytes:
@@ -125,7 +124,7 @@ def test_batches_are_cut_by_the_bytes_of_decompressed_bodies_too() -> None:
     decoder = Decoder(["body", "queueOffset"], bytes_max=45_000)
     batches = list(decoder.batches(frame(data)))
     assert [len(batch) for batch in batches] == [4, 4, 4, 4, 7]
-    rows = columnkit.table_rows(batches)
+    rows = column_records.table_rows(batches)
     assert [row["queueOffset"] for row in rows] == [*range(20), 0, 1, 2]
     assert [row["body"] for row in rows] == [body] * 20 + [b"body"] * 3
     alone = Decoder(["body"], bytes_max=9_000)
@@ -137,7 +136,7 @@ def test_a_body_of_4_mib_passes_alone() -> None:
     data = many(1, body=b"small") + many(3, body=body)
     batches = list(Decoder(COLUMNS).batches(frame(data)))
     assert [len(batch) for batch in batches] == [2, 1, 1]
-    assert columnkit.table_rows(batches)[2]["body"] == body
+    assert column_records.table_rows(batches)[2]["body"] == body
 
 
 @pytest.mark.parametrize(
@@ -245,8 +244,8 @@ def mixed(seed: int = 1) -> tuple[bytes, list[StoredMessage]]:
         )
         for place in range(300)
     ]
-    data, positions = columnkit.joined(some)
-    return data, list(columnkit.plain(data, positions))
+    data, positions = column_records.joined(some)
+    return data, list(column_records.plain(data, positions))
 
 
 def chosen(data: bytes, selection: Selection) -> list[int]:
@@ -315,8 +314,8 @@ def test_records_without_a_unique_key_show_their_offset_message_id() -> None:
             for properties in (b"", b"UNIQ_KEY\x01U", b"UNIQ_KEY\x01", b"A\x01UNIQ_KEY\x01x")
         )
     ]
-    data, positions = columnkit.joined(some)
-    wanted = [columnkit.expected_row(m)["msgId"] for m in columnkit.plain(data, positions)]
+    data, positions = column_records.joined(some)
+    wanted = [column_records.expected_row(m)["msgId"] for m in column_records.plain(data, positions)]
     assert {len(one) for one in wanted} == {1, 32, 56}
     assert [row["msgId"] for row in rows_of(data, Decoder(["msgId"]))] == wanted
 
@@ -332,8 +331,8 @@ def test_many_different_and_repeated_names_are_a_map_each() -> None:
         )
         for number in range(400)
     ]
-    data, positions = columnkit.joined(some)
-    wanted = [message.properties for message in columnkit.plain(data, positions)]
+    data, positions = column_records.joined(some)
+    wanted = [message.properties for message in column_records.plain(data, positions)]
     assert [row["properties"] for row in rows_of(data, Decoder(["properties"]))] == wanted
     assert [row["headers"] for row in rows_of(data, Decoder(["headers"]))] == [
         {name: value.encode() for name, value in pairs.items()} or None for pairs in wanted
@@ -359,7 +358,7 @@ def test_positions_from_a_consume_queue_give_the_records_of_that_queue(name: str
             data = view.segments.read(start, size)
             inside = [unit[1] - start for unit in queue["units"] if start <= unit[1] < start + size]
             decoder = Decoder(["topic", "queueId", "queueOffset", "physicalOffset"])
-            rows = columnkit.table_rows(decoder.batches(Records.at(data, inside, base=start)))
+            rows = column_records.table_rows(decoder.batches(Records.at(data, inside, base=start)))
             assert all((row["topic"], row["queueId"]) == (queue["topic"], queue["queueId"]) for row in rows)
             found += [row["queueOffset"] for row in rows]
         assert found == list(range(queue["min"], queue["max"]))

@@ -4,7 +4,7 @@ import pytest
 
 pytest.importorskip("pyarrow")
 
-from columnkit import SYSTEM, kind_of, record, table_rows
+from support.store.column_records import SYSTEM, kind_of, record, table_rows
 from whimbrel.store.columns import Decoder, frame
 
 PROPERTIES = (

@@ -5,9 +5,8 @@ from collections.abc import Iterator
 
 import pytest
 
-import columnkit
-import goldens
-from columnkit import HOST_V4, HOST_V6, Log, Row, record
+from support.store import column_records, goldens
+from support.store.column_records import HOST_V4, HOST_V6, Log, Row, record
 from whimbrel.errors import CorruptRecord
 from whimbrel.store.codec import StoredMessage, decode_record
 from whimbrel.store.view import LogView
@@ -23,7 +22,7 @@ RECORD_BYTES_MAX = 50_000  # larger than any in the golden stores
 
 def some_log() -> Log:
     """Make two files with all that can stand in a log."""
-    log = Log(1200, remains=columnkit.ghosts)
+    log = Log(1200, remains=column_records.ghosts)
     bodies_of = (
         b"plain",
         b"",
@@ -56,7 +55,7 @@ def splits(data: bytes, log: Log, size: int) -> tuple[list[Records], list[Fault]
     faults: list[Fault] = []
     for begin in range(0, len(data), size):
         scan = Scan(
-            columnkit.reader(data, log.file_size),
+            column_records.reader(data, log.file_size),
             begin,
             begin + size,
             limit=len(data),
@@ -78,14 +77,14 @@ def test_splits_of_every_size_find_every_record_once() -> None:
     log = some_log()
     data = bytes(log.data)
     assert len(data) > log.file_size and b"ghost" in data
-    wanted = [columnkit.expected_row(m) for m in columnkit.plain(data, log.positions)]
+    wanted = [column_records.expected_row(m) for m in column_records.plain(data, log.positions)]
     decoder = Decoder(ALL_COLUMNS)
     for size in range(1, log.end + 1):
         found, faults = splits(data, log, size)
         assert (places(found), faults) == (log.positions, [])
         if size % 100 == 1 or size == log.end:
             batches = (batch for records in found for batch in decoder.batches(records))
-            assert columnkit.table_rows(batches) == wanted
+            assert column_records.table_rows(batches) == wanted
 
 
 @pytest.mark.parametrize(
@@ -95,7 +94,7 @@ def test_splits_of_every_size_tell_damage_once(what: str) -> None:
     log = some_log()
     data = bytearray(log.data)
     at = log.positions[2]
-    blank = columnkit.plain_positions(bytes(data[: log.file_size]), log.file_size)[0]
+    blank = column_records.plain_positions(bytes(data[: log.file_size]), log.file_size)[0]
     match what:
         case "magic":
             data[at + 5] ^= 1
@@ -114,7 +113,7 @@ def test_splits_of_every_size_tell_damage_once(what: str) -> None:
         case "file start":
             data[log.file_size + 6] ^= 1
     damaged = bytes(data)
-    positions, faults = columnkit.plain_positions(damaged, log.file_size)
+    positions, faults = column_records.plain_positions(damaged, log.file_size)
     assert len(faults) == 1
     for size in [*range(1, 200, 7), *range(200, log.end, 50), log.end]:
         found, told = splits(damaged, log, size)
@@ -140,7 +139,7 @@ def test_a_file_that_is_shorter_than_the_log_is_told_once_and_the_next_is_read()
     cut = log.positions[3] + 50
 
     def read(offset: int, length: int) -> bytes:
-        found = columnkit.reader(data, log.file_size)(offset, length)
+        found = column_records.reader(data, log.file_size)(offset, length)
         return found[: max(cut - offset, 0)] if offset < log.file_size else found
 
     for size in (30, 400, log.end):
@@ -169,7 +168,7 @@ def test_nothing_is_read_behind_the_limit() -> None:
     def read(offset: int, length: int) -> bytes:
         nonlocal seen
         seen = max(seen, offset + length)
-        return columnkit.reader(bytes(log.data), log.file_size)(offset, length)
+        return column_records.reader(bytes(log.data), log.file_size)(offset, length)
 
     limit = log.positions[5]
     scan = Scan(read, 0, log.end, limit=limit, file_size=log.file_size, record_bytes_max=500)
@@ -182,11 +181,11 @@ def test_a_record_larger_than_a_chunk_is_read_whole_and_one_beyond_the_bound_is_
     log.add(lambda place: record(place, body=bytes(4 * 1024 * 1024)))
     log.add(lambda place: record(place, body=b"last"))
     data = bytes(log.data)
-    read = columnkit.reader(data, log.file_size)
+    read = column_records.reader(data, log.file_size)
     decoder = Decoder(["physicalOffset", "body"])
     for begin in (0, 1, log.positions[1] + 1):
         scan = Scan(read, begin, log.end, limit=log.end, file_size=log.file_size, chunk_bytes=70_000)
-        rows = columnkit.table_rows(batch for records in scan for batch in decoder.batches(records))
+        rows = column_records.table_rows(batch for records in scan for batch in decoder.batches(records))
         wanted = [at for at in log.positions if at >= begin]
         assert [row["physicalOffset"] for row in rows] == wanted and not scan.faults
         assert [len(row["body"]) for row in rows] == [5, 4 * 1024 * 1024, 4][-len(wanted) :]
@@ -209,7 +208,7 @@ def test_a_record_larger_than_a_chunk_is_read_whole_and_one_beyond_the_bound_is_
 def test_golden_stores_read_as_rocketmq_reads_them_in_splits_of_any_size(name: str) -> None:
     view = LogView.of(goldens.shared(name))
     messages = {at: message for at, message in decoded(view)}
-    wanted = [columnkit.expected_row(message, broker_name="b") for message in messages.values()]
+    wanted = [column_records.expected_row(message, broker_name="b") for message in messages.values()]
     listed = goldens.rows(name, "record")
     assert [row["phyOffset"] for row in listed] == [row["physicalOffset"] for row in wanted]
     for size in (2_000, 65_536, view.end - view.begin):
@@ -225,7 +224,7 @@ def test_golden_stores_read_as_rocketmq_reads_them_in_splits_of_any_size(name: s
                 record_bytes_max=RECORD_BYTES_MAX,
             )
             for records in scan:
-                rows += columnkit.table_rows(decoder.batches(records))
+                rows += column_records.table_rows(decoder.batches(records))
             assert not scan.faults
         assert rows == wanted
     for row, golden in zip(wanted, listed, strict=True):

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from storekit import FILE, make_draft, open_log, open_master
+from support.store.stores import FILE, make_draft, open_log, open_master
 from whimbrel.errors import IllegalOffset, StoreError
 from whimbrel.store.log_reader import LogReader
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from storekit import OPTIONS, make_draft, open_master
+from support.store.stores import OPTIONS, make_draft, open_master
 from whimbrel.machine import Files
 from whimbrel.store.codec import UNIT
 from whimbrel.store.consumequeue import ConsumeQueue

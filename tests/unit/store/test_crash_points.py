@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from crashkit import STRIDE, CrashScene, crash_everywhere
-from storekit import FILE, OPTIONS, make_draft
+from support.store.crash_points import STRIDE, CrashScene, crash_everywhere
+from support.store.stores import FILE, OPTIONS, make_draft
 from whimbrel.store import jsonconfig
 from whimbrel.store.codec import decode_record
 from whimbrel.store.master_store import Appended, MasterStore

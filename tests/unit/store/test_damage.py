@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from storekit import FILE, OPTIONS, make_draft, open_log, open_master
+from support.store.stores import FILE, OPTIONS, make_draft, open_log, open_master
 from whimbrel.errors import StoreError
 from whimbrel.store.commitlog import LogWriter
 from whimbrel.store.inspect import recover

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from lanekit import Log, derive, lane_or_skip
-from storekit import NOW, make_draft
+from support.lane.logs import Log, derive, lane_or_skip
+from support.store.stores import NOW, make_draft
 from whimbrel.store.codec import encode_record
 from whimbrel.store.dispatch import HEAD_V4_SIZE
 

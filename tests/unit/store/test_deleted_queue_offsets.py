@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from storekit import NOW, OPTIONS, make_draft, open_log, open_master
+from support.store.stores import NOW, OPTIONS, make_draft, open_log, open_master
 from whimbrel.errors import NotRecovered, StoreError, StoreFull
 from whimbrel.store.deleted_queue_offsets import DeletedQueueOffsets
 from whimbrel.store.master_store import MasterStore

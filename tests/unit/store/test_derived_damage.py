@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from storekit import NOW, OPTIONS, make_draft, open_master
+from support.store.stores import NOW, OPTIONS, make_draft, open_master
 from whimbrel.machine import Machine
 from whimbrel.store.master_store import MasterStore
 from whimbrel.store.segment import segment_name

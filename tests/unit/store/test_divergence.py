@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from crashkit import STRIDE, CrashScene, crash_everywhere
 from sim.disk import SimDisk
 from sim.machine import SimHost
 from sim.scheduler import Scheduler
-from storekit import FILE, OPTIONS, make_draft, open_log, open_master
+from support.store.crash_points import STRIDE, CrashScene, crash_everywhere
+from support.store.stores import FILE, OPTIONS, make_draft, open_log, open_master
 from whimbrel.errors import StoreError, StoreFull
 from whimbrel.ha.epochs import Epochs
 from whimbrel.machine import MACHINE, Files, Machine

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from storekit import make_draft, open_log, open_master
+from support.store.stores import make_draft, open_log, open_master
 from whimbrel.broker.consume.lease_journal import LeaseJournal
 from whimbrel.machine import FILES
 from whimbrel.store import jsonconfig, recovery_marks

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from crashkit import CrashScene, crash_everywhere
-from storekit import OPTIONS, make_draft
+from support.store.crash_points import CrashScene, crash_everywhere
+from support.store.stores import OPTIONS, make_draft
 from whimbrel.errors import StoreError
 from whimbrel.machine import MACHINE, Machine
 from whimbrel.store.commitlog import LogWriter

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from failedsynckit import (
+from support.store.failed_syncs import (
     SYNC,
     RefusingMachine,
     after_power_loss,
@@ -19,7 +19,7 @@ from failedsynckit import (
     opened_store,
     out_of_descriptors,
 )
-from storekit import make_draft
+from support.store.stores import make_draft
 from whimbrel.errors import StoreFull
 from whimbrel.store import mark_writer
 from whimbrel.store.codec import UNIT_SIZE

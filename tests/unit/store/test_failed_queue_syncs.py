@@ -8,7 +8,7 @@ import pytest
 from sim.disk import File
 from sim.machine import SimHost
 from sim.scheduler import Scheduler
-from storekit import OPTIONS, make_draft
+from support.store.stores import OPTIONS, make_draft
 from whimbrel.store.master_store import MasterStore
 from whimbrel.store.recovery_marks import QueueMark
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from failedsynckit import (
+from support.store.failed_syncs import (
     LOG,
     SYNC,
     RefusingMachine,
@@ -21,7 +21,7 @@ from failedsynckit import (
     opened_store,
     overwrite,
 )
-from storekit import FILE, make_draft
+from support.store.stores import FILE, make_draft
 from whimbrel.broker.produce.appender import Appender, Durability
 from whimbrel.errors import FlushTimeout, NotWritable, StoreError
 from whimbrel.machine import Files

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-import goldens
-from storekit import OPTIONS
+from support.store import goldens
+from support.store.stores import OPTIONS
 from whimbrel.store.codec import RecordDraft, decode_record, keys_of, pack_host
 from whimbrel.store.inspect import dump_queues, dump_records, query_index, recover, verify
 from whimbrel.store.master_store import MasterStore

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from goldens import shared
+from support.store.goldens import shared
 from whimbrel.errors import StoreError
 from whimbrel.store import jsonconfig
 

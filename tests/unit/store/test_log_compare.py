@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from storekit import FILE, open_log
+from support.store.stores import FILE, open_log
 from unit.store.test_divergence import AT_BORDER, BORDERS, END, OURS, SMALL, THEIRS, log_bytes, ours
 from whimbrel.errors import StoreError
 from whimbrel.store.cut import list_cuts

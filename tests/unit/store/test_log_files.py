@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from failedsynckit import (
+from support.store.failed_syncs import (
     RefusingMachine,
     append_large,
     append_small,
@@ -17,7 +17,7 @@ from failedsynckit import (
     opened_store,
     overwrite,
 )
-from storekit import FILE, OPTIONS, make_draft
+from support.store.stores import FILE, OPTIONS, make_draft
 from whimbrel.errors import StoreError
 from whimbrel.store.commitlog import LogWriter
 from whimbrel.store.master_store import MasterStore

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from failedsynckit import SYNC, RefusingMachine, mark
-from storekit import NOW, OPTIONS, make_draft, open_log, open_master
+from support.store.failed_syncs import SYNC, RefusingMachine, mark
+from support.store.stores import NOW, OPTIONS, make_draft, open_log, open_master
 from whimbrel.errors import StoreFull
 from whimbrel.store import mapped_queues
 from whimbrel.store.codec import UNIT, UNIT_SIZE

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from storekit import FILE, NOW, OPTIONS, make_draft, open_master
+from support.store.stores import FILE, NOW, OPTIONS, make_draft, open_master
 from whimbrel.errors import (
     BadRequest,
     CorruptRecord,

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from storekit import FILE, NOW, OPTIONS, make_draft, open_log, open_master
+from support.store.stores import FILE, NOW, OPTIONS, make_draft, open_log, open_master
 from whimbrel.errors import StoreError, StoreFull
 from whimbrel.machine import Files
 from whimbrel.store.codec import encode_record

@@ -8,7 +8,7 @@ import pytest
 from sim.disk import File, patched
 from sim.machine import SimHost
 from sim.scheduler import Crash, Scheduler
-from storekit import OPTIONS, make_draft, open_master
+from support.store.stores import OPTIONS, make_draft, open_master
 from whimbrel.store.codec import format_properties
 from whimbrel.store.index import IndexFile
 from whimbrel.store.inspect import verify

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from storekit import FILE, OPTIONS, make_draft, open_master
+from support.store.stores import FILE, OPTIONS, make_draft, open_master
 from whimbrel.errors import StoreError
 from whimbrel.store.inspect import recover
 from whimbrel.store.recovery_marks import QueueMark

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from storekit import make_draft, open_master
+from support.store.stores import make_draft, open_master
 from whimbrel.store.codec import decode_record
 from whimbrel.store.recovery_marks import RECOVERIES_MAX, LogMark
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from storekit import FILE, OPTIONS, make_draft, open_master
+from support.store.stores import FILE, OPTIONS, make_draft, open_master
 from whimbrel.errors import StoreError
 from whimbrel.store.master_store import Appended
 from whimbrel.store.repair import Hurt, examine, fetch, set_aside

@@ -8,7 +8,7 @@ import pytest
 
 from sim.machine import SimHost
 from sim.scheduler import Scheduler
-from storekit import FILE, NOW, OPTIONS, make_draft, open_master
+from support.store.stores import FILE, NOW, OPTIONS, make_draft, open_master
 from whimbrel.errors import (
     IllegalOffset,
 )

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from storekit import HOST, NOW, OPTIONS, make_draft, open_master
+from support.store.stores import HOST, NOW, OPTIONS, make_draft, open_master
 from whimbrel.errors import CorruptRecord, PropertiesTooLarge, StoreError
 from whimbrel.store.codec import (
     MAGIC_V1,

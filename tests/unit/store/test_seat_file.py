@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from cachedisk import CacheDisk
-from crashkit import CrashScene, crash_everywhere
+from support.store.cache_disk import CacheDisk
+from support.store.crash_points import CrashScene, crash_everywhere
 from whimbrel.errors import StoreError
 from whimbrel.machine import Files
 from whimbrel.store.seat_file import SEAT_FILE, Seat, SeatFile, after_cut, cutting, draw_uuid, may_vote

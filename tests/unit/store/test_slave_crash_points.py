@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from crashkit import STRIDE, CrashScene, crash_everywhere
 from sim.machine import SimHost
 from sim.scheduler import Scheduler
-from storekit import FILE, OPTIONS, make_draft
+from support.store.crash_points import STRIDE, CrashScene, crash_everywhere
+from support.store.stores import FILE, OPTIONS, make_draft
 from whimbrel.errors import StoreError
 from whimbrel.store.commitlog import LogWriter
 from whimbrel.store.master_store import MasterStore

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from storekit import FILE, OPTIONS, make_draft, open_log, open_master
+from support.store.stores import FILE, OPTIONS, make_draft, open_log, open_master
 from whimbrel.errors import NotRecovered, StoreError
 from whimbrel.store import commitlog, slave_store
 from whimbrel.store.codec import decode_record

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from sim.files import FIRST_DEVICE
-from storekit import FILE, OPTIONS, make_draft, open_log, open_master
+from support.store.stores import FILE, OPTIONS, make_draft, open_log, open_master
 from whimbrel.errors import NotRecovered, StoreError
 from whimbrel.store.commitlog import LogWriter
 from whimbrel.store.locking import held, is_locked

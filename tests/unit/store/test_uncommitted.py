@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from storekit import FILE, NOW, OPTIONS, StoppedClock, make_draft, open_log, open_master
+from support.store.stores import FILE, NOW, OPTIONS, StoppedClock, make_draft, open_log, open_master
 from whimbrel.store.codec import TRANSACTION_PREPARED, UNIT, decode_record
 from whimbrel.store.log_reader import LogReader
 from whimbrel.store.master_store import MasterStore

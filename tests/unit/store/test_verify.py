@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from storekit import OPTIONS, make_draft, open_master
+from support.store.stores import OPTIONS, make_draft, open_master
 from whimbrel.store.codec import (
     index_key_hash,
 )

@@ -18,7 +18,7 @@ takes back a change of the leader before.
 
 A member of an earlier version says no epoch, and is not counted: `trouble` says so.
 
-All rules, with what happens where one is missing, are in `tests/failover/rules.py`; models find each.
+All rules, with what happens where one is missing, are in `tests/models/rules.py`; models find each.
 """
 
 import logging

@@ -18,7 +18,7 @@ compare-and-set of the record makes it; it leads only with `GroupRecord.seals` p
 nothing from lower epochs any more (R2, R3), and only with the log that goes on furthest among them (R4), by
 (last epoch, end). So whatever any `acks` voters acknowledged is in the log of whoever leads. Times only say
 when somebody tries. The rules by number, with what happens where one is missing, are in
-`tests/failover/rules.py`; `replicator/promises.py` keeps the promises, `produce/commit.py` counts copies.
+`tests/models/rules.py`; `replicator/promises.py` keeps the promises, `produce/commit.py` counts copies.
 
 **When a member stands.** It has heard no leader for `silent_s`, which differs by member so that two seldom
 stand at once, while those whom it asks agree after `LEAST_SILENT_S`; or its stream has ended and no

@@ -5,7 +5,7 @@
                                                                         page.commit ─► slaves, with the log
 
 **A copy counts** where its member is a voter and has it in this leader's epoch: over a connection of this
-epoch, from where the epoch begins on (`SharedPage.member_acks`; rule R7 of `tests/failover/rules.py`).
+epoch, from where the epoch begins on (`SharedPage.member_acks`; rule R7 of `tests/models/rules.py`).
 Without the last condition records of an earlier epoch could count as committed that another leader still
 cuts. The master's own copy is one: with synchronous flush what is on its disk, else what it has written.
 

@@ -1,6 +1,6 @@
 """The epoch of a master whose group commits by majority: begun anew at each start.
 
-An epoch is one incarnation of one writer (rule R1 of `tests/failover/rules.py`), so a master that comes back
+An epoch is one incarnation of one writer (rule R1 of `tests/models/rules.py`), so a master that comes back
 takes another one. An elected leader's is that of its election. Where roles are given by configuration,
 nobody hands epochs out: it is the one after the last that this store knows. Its start is on disk, in
 `epochFileCheckpoint`, before its first record is (R5), and the page of marks names it before the replicator

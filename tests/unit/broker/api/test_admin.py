@@ -7,8 +7,8 @@ from typing import Any, cast
 
 import pytest
 
-from consumekit import FakeClock, FakeJournal
-from storekit import NOW, OPTIONS, make_draft
+from support.broker.consumption import FakeClock, FakeJournal
+from support.store.stores import NOW, OPTIONS, make_draft
 from whimbrel.broker.api.admin import AdminService
 from whimbrel.broker.consume.group_consumption import GroupConsumption
 from whimbrel.broker.tables.clients import Clients

@@ -12,8 +12,8 @@ from typing import Any
 import grpc.aio
 import pytest
 
-from bulkkit import open_bulk_aio_channel, stream
-from storekit import FILE, NOW, OPTIONS, make_draft, open_master
+from support.broker.bulk import open_bulk_aio_channel, stream
+from support.store.stores import FILE, NOW, OPTIONS, make_draft, open_master
 from whimbrel.broker.api import bulk as bulk_service
 from whimbrel.broker.api.bulk import BulkService, checksum_chunks
 from whimbrel.broker.consume.bulk_reader import BulkReader, FramePlan

@@ -7,9 +7,9 @@ from typing import Any, cast
 
 import pytest
 
-from consumekit import FakeClock, FakeJournal
-from letterkit import ConfirmedWhenTold, messages_of
-from storekit import NOW, OPTIONS, make_draft
+from support.broker.consumption import FakeClock, FakeJournal
+from support.broker.letters import ConfirmedWhenTold, messages_of
+from support.store.stores import NOW, OPTIONS, make_draft
 from whimbrel.broker.api import dead_letter_admin
 from whimbrel.broker.api.dead_letter_admin import DeadLetterAdmin
 from whimbrel.broker.consume.dead_letters import dead_letter

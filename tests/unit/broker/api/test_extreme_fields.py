@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from consumekit import FakeClock, FakeJournal
-from storekit import NOW, OPTIONS, make_draft, open_master
+from support.broker.consumption import FakeClock, FakeJournal
+from support.store.stores import NOW, OPTIONS, make_draft, open_master
 from whimbrel.broker.api.receive import ReadSplitting, ReceiveService
 from whimbrel.broker.api.send import SendService
 from whimbrel.broker.api.session import SessionService

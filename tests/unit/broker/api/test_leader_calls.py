@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from brokerapi import message
+from support.cluster.broker_api import message
 from whimbrel.broker.api.held_calls import HOLD_S, SETTLE_S
 from whimbrel.broker.api.leader_calls import STALE_S, TELL_S, TOLD_MAX, LeaderCalls
 from whimbrel.broker.roles.suspended import suspended

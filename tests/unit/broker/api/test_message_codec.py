@@ -4,7 +4,7 @@ import base64
 
 import pytest
 
-from goldens import golden, rows, sizes
+from support.store.goldens import golden, rows, sizes
 from whimbrel.broker.api.message_codec import delivered
 from whimbrel.broker.api.response_bytes import OK_RESPONSE, message_frame, next_offset
 from whimbrel.model.limits import TIME_MS_MAX

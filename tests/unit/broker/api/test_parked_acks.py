@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from lanebroker import frame
-from lanehistory import History
-from lanepair import request, run
+from support.lane.brokers import frame
+from support.lane.consumers import History
+from support.lane.pair import request, run
 from whimbrel.broker.cluster import state_quorum
 from whimbrel.rpc.http2.frames import RST_STREAM, SETTING, SETTINGS
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from brokerapi import as_messages
+from support.cluster.broker_api import as_messages
 from whimbrel.broker.api.receive import ReadSplitting, ReceiveService
 from whimbrel.broker.consume.long_polls import POLLS_MAX
 from whimbrel.broker.consume.plan import Delivered

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from brokerapi import as_messages
+from support.cluster.broker_api import as_messages
 from whimbrel.broker.api.message_codec import delivered
 from whimbrel.broker.api.response_bytes import send_answer
 from whimbrel.broker.api.send import SendService
@@ -333,7 +333,7 @@ def test_message_comes_back_as_it_was_sent(rig: Rig) -> None:
 
 
 def test_record_equals_what_rocketmq_stores_for_the_same_message_but_for_its_bookkeeping(rig: Rig) -> None:
-    from goldens import rows
+    from support.store.goldens import rows
 
     row = next(row for row in rows("v533-basic", "record") if row["topic"] == "FiveTopicNormal")
     sent = message(

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from consumekit import FakeJournal
+from support.broker.consumption import FakeJournal
 from whimbrel.broker.cluster.follower_state import FollowerState
 from whimbrel.broker.consume.lease_codec import EntryEncoder
 from whimbrel.broker.consume.lease_store import LeaseStore

@@ -2,7 +2,7 @@
 
 import pytest
 
-from consumekit import Rig, offsets
+from support.broker.consumption import Rig, offsets
 from whimbrel.broker.consume import client_positions
 from whimbrel.broker.consume.client_positions import REDIRECT_MS, ClientPositions
 from whimbrel.errors import IllegalOffset

@@ -2,7 +2,7 @@
 
 import pytest
 
-from consumekit import Rig, attempts, offsets
+from support.broker.consumption import Rig, attempts, offsets
 from whimbrel.broker.consume import leases
 from whimbrel.broker.consume.leases import TAKEN_AHEAD_MS
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from consumekit import HOST, Rig, attempts, offsets
+from support.broker.consumption import HOST, Rig, attempts, offsets
 from whimbrel.broker.consume.dead_letters import dead_letter
 from whimbrel.broker.consume.plan import HandOn
 from whimbrel.broker.consume.policies import Policies

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from consumekit import Rig, attempts, offsets
+from support.broker.consumption import Rig, attempts, offsets
 from whimbrel.broker.consume import plan as plan_module
 from whimbrel.broker.consume.delivery_planner import Uniform
 from whimbrel.broker.consume.filters import compile_filter

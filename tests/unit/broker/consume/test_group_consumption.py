@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from consumekit import Rig, attempts, offsets
+from support.broker.consumption import Rig, attempts, offsets
 from whimbrel.broker.cluster.lease_sync import LeaseExchange
 from whimbrel.broker.consume.filters import compile_filter
 from whimbrel.broker.consume.lease_codec import EntryEncoder

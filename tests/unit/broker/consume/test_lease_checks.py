@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from consumekit import FakeStore, Rig, offsets
+from support.broker.consumption import FakeStore, Rig, offsets
 from whimbrel.broker.cluster.lease_sync import LeaseExchange
 from whimbrel.broker.consume.lease_checks import (
     CLOCK_AHEAD_MS,

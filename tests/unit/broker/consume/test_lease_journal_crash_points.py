@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from crashkit import STRIDE, CrashScene, crash_everywhere
+from support.store.crash_points import STRIDE, CrashScene, crash_everywhere
 from whimbrel.broker.consume.lease_journal import LeaseJournal
 
 ROOT = Path("/store")

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from consumekit import Rig, attempts, offsets
+from support.broker.consumption import Rig, attempts, offsets
 from whimbrel.broker.consume.delivery_planner import Uniform
 from whimbrel.broker.consume.filters import compile_filter
 from whimbrel.broker.consume.ordered_policy import OrderedPolicy

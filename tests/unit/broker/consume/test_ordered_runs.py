@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from consumekit import Rig
+from support.broker.consumption import Rig
 from whimbrel.broker.consume.delivery_planner import Uniform
 from whimbrel.broker.consume.grouped_policy import GroupedPolicy
 from whimbrel.broker.consume.ordered_policy import OrderedPolicy

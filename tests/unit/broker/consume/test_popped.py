@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from consumekit import FakeStore, Rig, offsets
-from goldens import golden, sizes
+from support.broker.consumption import FakeStore, Rig, offsets
+from support.store.goldens import golden, sizes
 from whimbrel.broker.consume import popped as popped_module
 from whimbrel.broker.consume.popped import Held, popped
 from whimbrel.model.names import TIMER_TOPIC

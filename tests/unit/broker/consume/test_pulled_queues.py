@@ -1,6 +1,6 @@
 """Queues that members pull, and receives that leave them out."""
 
-from consumekit import Rig, offsets
+from support.broker.consumption import Rig, offsets
 from whimbrel.broker.consume.pulled_queues import PULLED_MS, QUEUES_MAX, PulledQueues
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from consumekit import Rig, attempts, offsets
+from support.broker.consumption import Rig, attempts, offsets
 from whimbrel.broker.cluster.lease_sync import LeaseExchange
 from whimbrel.broker.consume import resting
 from whimbrel.broker.consume.group_consumption import IDLE_MS

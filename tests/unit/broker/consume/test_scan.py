@@ -2,7 +2,7 @@
 
 import pytest
 
-from consumekit import FakeStore
+from support.broker.consumption import FakeStore
 from whimbrel.broker.consume import scan as scan_module
 from whimbrel.broker.consume.filters import compile_filter
 from whimbrel.broker.consume.scan import ANSWER_BYTES_MAX, FILTERED_UNITS, SCAN_MAX, Piece, Scan

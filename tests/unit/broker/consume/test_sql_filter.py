@@ -2,7 +2,7 @@
 
 import pytest
 
-from sqlkit import RESULTS, ours, recorded
+from support.broker.sql_cases import RESULTS, ours, recorded
 from whimbrel.broker.consume.sql_filter import SQL_CHARS_MAX, SqlFilter, compile_sql
 from whimbrel.broker.consume.sql_grammar import NESTING_MAX
 from whimbrel.errors import IllegalFilter

@@ -1,6 +1,6 @@
 """What a member traces of its candidacies."""
 
-from spanrig import memory_tracer
+from support.cluster.spans import memory_tracer
 from whimbrel.broker.elections.actions import State
 from whimbrel.broker.elections.election_traces import ElectionTraces
 from whimbrel.broker.elections.machine import Election

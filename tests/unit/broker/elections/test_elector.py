@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from waiting import eventually
+from support.waiting import eventually
 from whimbrel.broker.elections import elector as module
 from whimbrel.broker.elections.actions import ReadRecord, StartStream, State, StopStream
 from whimbrel.broker.elections.elector import Elector

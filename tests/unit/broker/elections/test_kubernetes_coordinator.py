@@ -1,4 +1,4 @@
-"""The record of a group in a Lease, against a stand-in for the API server (`fakekube.py`)."""
+"""The record of a group in a Lease, against a stand-in for the API server (`fake_kubernetes.py`)."""
 
 import json
 import re
@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from fakekube import FakeKube
-from tlskit import Tls
+from support.cluster.certificates import Tls
+from support.systems.fake_kubernetes import FakeKube
 from whimbrel.broker.elections import kubernetes_api, kubernetes_coordinator
 from whimbrel.broker.elections.kubernetes_api import KubernetesApi
 from whimbrel.broker.elections.kubernetes_coordinator import KubernetesCoordinator, lease_name

@@ -9,7 +9,7 @@ import grpc
 import grpc.aio
 import pytest
 
-from waiting import eventually
+from support.waiting import eventually
 from whimbrel.broker.elections.peers import Peers
 from whimbrel.broker.elections.service import election_service
 from whimbrel.errors import ConnectionClosed, RequestTimeout, Unavailable, WhimbrelError

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from storekit import OPTIONS
+from support.store.stores import OPTIONS
 from whimbrel.broker.produce.cut_replay import draft_back, fate_of, holds_id
 from whimbrel.broker.produce.replay import replayed_from
 from whimbrel.broker.tables.topics import TopicTable

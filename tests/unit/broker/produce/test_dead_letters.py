@@ -7,8 +7,8 @@ from typing import Any, cast
 
 import pytest
 
-from letterkit import ConfirmedWhenTold, messages_of
-from storekit import NOW, OPTIONS, make_draft
+from support.broker.letters import ConfirmedWhenTold, messages_of
+from support.store.stores import NOW, OPTIONS, make_draft
 from whimbrel.broker.consume.dead_letters import dead_letter, dead_letter_rule
 from whimbrel.broker.produce import dead_letters
 from whimbrel.broker.produce.appender import RecordAppender

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from storekit import NOW, make_draft, open_master
+from support.store.stores import NOW, make_draft, open_master
 from whimbrel.broker.produce import internal_append
 from whimbrel.broker.produce.appender import RecordAppender
 from whimbrel.broker.produce.internal_append import InternalAppender, onward_draft

@@ -10,7 +10,7 @@ from typing import Any
 import grpc.aio
 import pytest
 
-from storekit import NOW, OPTIONS, make_draft, open_master
+from support.store.stores import NOW, OPTIONS, make_draft, open_master
 from whimbrel.broker.api.replay import ReplayService
 from whimbrel.broker.produce import replay
 from whimbrel.broker.produce.appender import Appender, Durability

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from remotingkit import FakePeer
-from remotingtables import Broker
+from support.remoting.handlers import FakePeer
+from support.remoting.tables import Broker
 from whimbrel.broker.remoting.client_calls import RemotingClientCalls, place_in
 from whimbrel.deferred import Deferred
 from whimbrel.errors import BadRequest, ConnectionClosed, RequestTimeout

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from remotingkit import FakePeer
-from remotingtables import Later, command, json_of, reply_to, tables
+from support.remoting.handlers import FakePeer
+from support.remoting.tables import Later, command, json_of, reply_to, tables
 from whimbrel.broker.consume.filters import compile_filter
 from whimbrel.broker.remoting import group_creation
 from whimbrel.broker.remoting.clients import TELL_S, RemotingClientService

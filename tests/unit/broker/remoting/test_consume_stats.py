@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from remotingkit import FakePeer
-from remotingtables import Broker, Later, json_of
-from storekit import NOW
+from support.remoting.handlers import FakePeer
+from support.remoting.tables import Broker, Later, json_of
+from support.store.stores import NOW
 from whimbrel.broker.api.table_changes import TableChanges
 from whimbrel.broker.remoting import consume_stats
 from whimbrel.broker.remoting.consume_stats import RemotingConsumeStats

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from remotingtables import Broker
+from support.remoting.tables import Broker
 from whimbrel.broker.api.table_changes import TableChanges
 from whimbrel.broker.remoting.groups import RemotingGroups
 from whimbrel.model.topic import GroupConfig, OrderedBy

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from remotingkit import FakePeer
-from remotingtables import command, json_of, reply_to, tables
+from support.remoting.handlers import FakePeer
+from support.remoting.tables import command, json_of, reply_to, tables
 from whimbrel.broker.remoting.locks import QUEUES_MAX, RemotingLocks
 from whimbrel.broker.tables.queue_locks import QueueLocks
 from whimbrel.errors import BadRequest, GroupNotFound

@@ -5,7 +5,7 @@ from typing import Any, cast
 
 import pytest
 
-from remotingkit import FakePeer
+from support.remoting.handlers import FakePeer
 from whimbrel.broker.remoting.long_reads import (
     BURST_S,
     PER_PEER_MAX,

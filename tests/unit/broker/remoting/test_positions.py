@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from remotingkit import FakePeer
-from remotingtables import Broker
-from storekit import NOW
+from support.remoting.handlers import FakePeer
+from support.remoting.tables import Broker
+from support.store.stores import NOW
 from whimbrel.broker.remoting.group_creation import GroupCreation
 from whimbrel.broker.remoting.positions import RemotingPositions
 from whimbrel.rpc.remoting.handlers import Reply

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from remotingkit import FakePeer, Handlers, messages_in
+from support.remoting.handlers import FakePeer, Handlers, messages_in
 from whimbrel.broker.remoting.held_pulls import PEER_HELD_MAX, HeldPull
 from whimbrel.deferred import Deferred
 from whimbrel.errors import NotReady

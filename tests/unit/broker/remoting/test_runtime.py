@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from remotingtables import Broker
-from storekit import NOW
+from support.remoting.tables import Broker
+from support.store.stores import NOW
 from whimbrel.broker.api.admin import ReplicationView, SlaveView
 from whimbrel.broker.api.table_changes import TableChanges
 from whimbrel.broker.options import BrokerOptions

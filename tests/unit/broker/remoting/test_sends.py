@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from remotingkit import NOW, Handlers, batch_body, send_fields
+from support.remoting.handlers import NOW, Handlers, batch_body, send_fields
 from whimbrel.deferred import Deferred
 from whimbrel.errors import FlushTimeout, ReplicaTimeout
 from whimbrel.model.topic import GroupConfig

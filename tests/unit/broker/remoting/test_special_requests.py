@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from remotingkit import NOW, FakePeer, Handlers, messages_in, send_fields
+from support.remoting.handlers import NOW, FakePeer, Handlers, messages_in, send_fields
 from whimbrel.broker.tables.remoting_clients import Identity
 from whimbrel.deferred import Deferred
 from whimbrel.errors import ConnectionClosed, ReplicaTimeout

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from remotingkit import FakePeer
-from remotingtables import Broker
-from storekit import NOW
+from support.remoting.handlers import FakePeer
+from support.remoting.tables import Broker
+from support.store.stores import NOW
 from whimbrel.broker.api.table_changes import TableChanges
 from whimbrel.broker.remoting.topics import RemotingTopics
 from whimbrel.model.topic import MessageType, TopicConfig

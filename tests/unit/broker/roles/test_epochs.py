@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from storekit import make_draft, open_master
+from support.store.stores import make_draft, open_master
 from whimbrel.broker.roles.epochs import TORN_BYTES_MAX, begin_epoch
 from whimbrel.errors import StoreError
 from whimbrel.model.group_record import GroupRecord

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from storekit import NOW, OPTIONS, make_draft, open_log, open_master
+from support.store.stores import NOW, OPTIONS, make_draft, open_log, open_master
 from whimbrel.broker.roles.slave import SlaveRole
 from whimbrel.broker.tables.adoption import adopt_topics
 from whimbrel.broker.tables.topics import TopicTable

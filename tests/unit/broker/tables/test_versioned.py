@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from goldens import golden
+from support.store.goldens import golden
 from whimbrel.broker.tables.groups import BUILT_IN_GROUPS, GroupTable
 from whimbrel.broker.tables.offset_files import DelayOffsets, OffsetFile
 from whimbrel.broker.tables.topics import TopicTable

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from storekit import NOW
-from transactionkit import FakePositions, TransactionRig
+from support.broker.transactions import FakePositions, TransactionRig
+from support.store.stores import NOW
 from whimbrel.broker.transactions.table import Resolution
 from whimbrel.errors import InvalidTransactionId
 

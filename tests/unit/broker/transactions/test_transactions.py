@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from storekit import NOW, make_draft
-from transactionkit import FakePositions, TransactionRig, half_draft
+from support.broker.transactions import FakePositions, TransactionRig, half_draft
+from support.store.stores import NOW, make_draft
 from whimbrel.broker.transactions import transactions as module
 from whimbrel.broker.transactions.records import op_draft
 from whimbrel.broker.transactions.recovery import LOAD_PIECE

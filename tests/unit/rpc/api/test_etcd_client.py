@@ -11,8 +11,8 @@ from types import SimpleNamespace
 import grpc
 import pytest
 
-from fakeetcd import FakeEtcd
-from waiting import eventually
+from support.systems.fake_etcd import FakeEtcd
+from support.waiting import eventually
 from whimbrel.errors import NotReady, Unavailable
 from whimbrel.pb.etcd.v3 import etcd_pb2 as pb
 from whimbrel.rpc.api import etcd_client

@@ -16,9 +16,9 @@ import grpc
 import grpc.aio
 import pytest
 
-from http2peer import Listening, Peer, echo, listening
-from processes import environment
-from waiting import eventually
+from support.cluster.processes import environment
+from support.http2.scripted_server import Listening, Peer, echo, listening
+from support.waiting import eventually
 from whimbrel.errors import ClientError
 from whimbrel.rpc.client import native_channel
 from whimbrel.rpc.client.channel import OPTIONS, chosen, open_aio_channel

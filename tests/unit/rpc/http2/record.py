@@ -21,9 +21,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-import echokit
-import sdkkit
-from processes import Process
+from support.cluster.processes import Process
+from support.http2 import echoing
+from support.systems import sdk_programs
 from whimbrel.client import Message
 from whimbrel.client.sync import Producer
 
@@ -95,8 +95,8 @@ def pump(source: socket.socket, sink: socket.socket, kept: bytearray | None) -> 
 
 def echo(kind: str) -> bytes:
     """Record a program of tests/echo."""
-    program = echokit.prepare(kind)
-    with echokit.EchoServer() as server, Proxy() as proxy:
+    program = echoing.prepare(kind)
+    with echoing.EchoServer() as server, Proxy() as proxy:
         proxy.to(server.address)
         subprocess.run([*program, proxy.address, CALLS, *SIZES], check=True, stdout=subprocess.DEVNULL)
         return proxy.longest()
@@ -104,7 +104,7 @@ def echo(kind: str) -> bytes:
 
 def sdk(language: str, role: str) -> bytes:
     """Record an SDK at a broker."""
-    sdkkit.prepare(language)
+    sdk_programs.prepare(language)
     with tempfile.TemporaryDirectory() as folder, Proxy() as proxy:
         root = Path(folder)
         with (
@@ -122,7 +122,7 @@ def sdk(language: str, role: str) -> bytes:
                     producer.send(Message(topic="recorded", body=b"m-%d" % number))
             proxy.connections.clear()
             words = ("m", MESSAGES, 0) if role == "produce" else ("group", "*")
-            with sdkkit.Program(language, role, nameserver.grpc, "recorded", *words) as program:
+            with sdk_programs.Program(language, role, nameserver.grpc, "recorded", *words) as program:
                 if role == "simple":
                     program.wait_bodies("acked", {f"m-{number}" for number in range(MESSAGES)}, WAIT_S)
                     program.end(WAIT_S)
@@ -140,7 +140,7 @@ def main(names: list[str]) -> None:
         (RECORDINGS / f"{name}.bin").write_bytes(data)
 
 
-ECHO = {f"echo-{kind.replace(' ', '-')}": kind for kind in echokit.LANGUAGES}
+ECHO = {f"echo-{kind.replace(' ', '-')}": kind for kind in echoing.LANGUAGES}
 SDKS = {
     f"sdk-{language}-{role}": (language, role)
     for language in ("python", "go", "nodejs", "java")

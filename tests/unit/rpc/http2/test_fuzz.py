@@ -23,7 +23,7 @@ from pathlib import Path
 
 import pytest
 
-from h2kit import NAMES, connected, echo_server, frames_of, recording
+from support.http2.recordings import NAMES, connected, echo_server, frames_of, recording
 from whimbrel.rpc.http2.connection import Connection
 from whimbrel.rpc.http2.errors import Code
 from whimbrel.rpc.http2.frames import GOAWAY, HEAD, HEAD_BYTES, PREFACE

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from h2kit import NAMES, connected, echo_server, frames_of, recording
+from support.http2.recordings import NAMES, connected, echo_server, frames_of, recording
 from whimbrel.rpc.http2.connection import Connection
 from whimbrel.rpc.http2.frames import HEAD_BYTES, RST_STREAM
 from whimbrel.rpc.http2.stream import Data, Headers, Limits, Reset

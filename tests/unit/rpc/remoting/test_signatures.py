@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from remotingkit import FakePeer
+from support.remoting.handlers import FakePeer
 from whimbrel.errors import BadRequest, Forbidden
 from whimbrel.rpc.remoting.admin_access import guarded
 from whimbrel.rpc.remoting.command import Command

@@ -11,7 +11,7 @@ from typing import Any
 import grpc.aio
 import pytest
 
-from rawpeer import GOAWAY, HELLO, RawPeer, call, statuses
+from support.http2.raw_peer import GOAWAY, HELLO, RawPeer, call, statuses
 from whimbrel.machine import open_files_limit
 from whimbrel.pb.apache.rocketmq.v2 import service_pb2
 from whimbrel.rpc.client.channel import open_aio_channel

@@ -6,8 +6,8 @@ import socket
 from pathlib import Path
 from typing import Any
 
-from lanebroker import Client
-from lanerig import Caller, Rig, run
+from support.lane.brokers import Client
+from support.lane.connected import Caller, Rig, run
 from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as v2
 from whimbrel.rpc.server.gathered_reads import PASS_READS_MAX, READ_BYTES_MAX, GatheredReads
 from whimbrel.rpc.server.read_end import ReadEnd

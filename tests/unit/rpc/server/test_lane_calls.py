@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from h2kit import frames_of
-from lanebroker import SERVICE, Client, Side, answers, frame, plain_message, same
-from lanekit import lane_or_skip
-from lanerig import OPTIONS, Rig, run
+from support.http2.recordings import frames_of
+from support.lane.brokers import SERVICE, Client, Side, answers, frame, plain_message, same
+from support.lane.connected import OPTIONS, Rig, run
+from support.lane.logs import lane_or_skip
 from whimbrel.broker.api.response_bytes import varint
 from whimbrel.errors import Forbidden
 from whimbrel.pb import Timestamp

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from rawpeer import (
+from support.http2.raw_peer import (
     CONTINUATION,
     DATA,
     END_HEADERS,
@@ -31,7 +31,7 @@ from rawpeer import (
     statuses,
     u32,
 )
-from waiting import eventually
+from support.waiting import eventually
 from whimbrel.model.limits import RPC_MESSAGE_BYTES_MAX
 from whimbrel.pb.apache.rocketmq.v2 import definition_pb2, service_pb2
 from whimbrel.rpc.http2.errors import Code

@@ -4,8 +4,8 @@ import asyncio
 import socket
 from typing import Any
 
-from echokit import Raw
-from h2kit import Sink, connected
+from support.http2.echoing import Raw
+from support.http2.recordings import Sink, connected
 from whimbrel.deferred import Deferred
 from whimbrel.rpc.http2.connection import Connection
 from whimbrel.rpc.http2.grpc_format import prefixed

@@ -12,7 +12,7 @@ import grpc.aio
 import pytest
 import uvloop
 
-from rawpeer import HELLO, RawPeer
+from support.http2.raw_peer import HELLO, RawPeer
 from whimbrel.model.limits import RPC_MESSAGE_BYTES_MAX
 from whimbrel.rpc.server.certificates import FILE_NAME, CertificateError, TlsSettings
 from whimbrel.rpc.server.connection import NativeConnection

@@ -9,8 +9,8 @@ import grpc
 import grpc.aio
 import pytest
 
-from bulkkit import stream
-from waiting import eventually
+from support.broker.bulk import stream
+from support.waiting import eventually
 from whimbrel.errors import RangeGone, Refused, Throttled
 from whimbrel.pb.whimbrel.bulk.v1 import bulk_service_pb2 as bulk
 from whimbrel.rpc.api.bulk_calls import OutboundStream, RecordFrame, open_bulk_channel, read_records

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from remotingkit import HOSTILE_FRAMES, frame
-from waiting import eventually
+from support.remoting.handlers import HOSTILE_FRAMES, frame
+from support.waiting import eventually
 from whimbrel.deferred import Deferred
 from whimbrel.errors import ConnectionClosed, RequestTimeout, Throttled, TopicNotFound
 from whimbrel.rpc.remoting.command import Command

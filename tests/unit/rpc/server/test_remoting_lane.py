@@ -11,7 +11,7 @@ from unittest.mock import patch
 
 import pytest
 
-from laneremoting import Request, TwoRemote, frames, plain
+from support.lane.remoting import Request, TwoRemote, frames, plain
 from whimbrel.rpc.remoting.frames import decode_frame
 from whimbrel.rpc.server.gathered_reads import GatheredReads
 from whimbrel.rpc.server.lane_calls import IDLE_READS_EACH, IDLE_READS_MAX, LaneFault

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rawpeer import DATA, HEADERS, HELLO, RawPeer, call, frame, headers, statuses, u32
+from support.http2.raw_peer import DATA, HEADERS, HELLO, RawPeer, call, frame, headers, statuses, u32
 from whimbrel.model.wire import MESSAGING_SERVICE
 from whimbrel.pb.apache.rocketmq.v2 import service_pb2 as messaging
 from whimbrel.rpc.server import request_limits

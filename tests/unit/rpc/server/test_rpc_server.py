@@ -11,7 +11,7 @@ import grpc.aio
 import pytest
 from grpc_health.v1 import health_pb2
 
-from waiting import eventually
+from support.waiting import eventually
 from whimbrel.deferred import Deferred
 from whimbrel.errors import NotReady, NotWritable, ReplicaTimeout, TopicNotFound, WhimbrelError
 from whimbrel.pb.apache.rocketmq.v2 import definition_pb2, service_pb2

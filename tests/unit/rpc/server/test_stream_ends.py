@@ -9,8 +9,8 @@ import grpc
 import grpc.aio
 import pytest
 
-from rawpeer import HELLO, RST, RawPeer, call, frame, headers, setting, statuses, u32
-from waiting import eventually
+from support.http2.raw_peer import HELLO, RST, RawPeer, call, frame, headers, setting, statuses, u32
+from support.waiting import eventually
 from whimbrel.deferred import Deferred
 from whimbrel.errors import NotReady
 from whimbrel.pb.apache.rocketmq.v2 import definition_pb2, service_pb2
