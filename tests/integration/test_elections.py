@@ -15,7 +15,8 @@ import pytest
 
 from chaos.group import Group
 from support.cluster.elections import ElectedGroup, Member, bodies_of, loaded
-from support.cluster.processes import StartFailed, until
+from support.cluster.processes import StartFailed
+from support.waiting import until
 from whimbrel.client import Consumer, Message, Producer, sync
 from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as v2
 from whimbrel.store.cut import list_cuts

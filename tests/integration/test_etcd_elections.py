@@ -16,8 +16,9 @@ from pathlib import Path
 import pytest
 
 from support.cluster.elections import ElectedGroup, Member, bodies_of, loaded
-from support.cluster.processes import COMMAND, environment, until
+from support.cluster.processes import COMMAND, environment
 from support.systems.etcd import Etcd
+from support.waiting import until
 from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as v2
 
 pytestmark = pytest.mark.process

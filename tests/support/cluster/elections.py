@@ -20,7 +20,8 @@ import grpc
 
 from integration.test_broker_cluster import Peer
 from support.cluster.broker_api import message, queue
-from support.cluster.processes import Process, until
+from support.cluster.processes import Process
+from support.waiting import until
 from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as v2
 
 __all__ = ["ElectedGroup", "Load", "Member", "bodies_of", "loaded"]

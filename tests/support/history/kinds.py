@@ -43,7 +43,7 @@ from typing import Any, Self
 import grpc
 
 from support.cluster.broker_api import Api
-from support.cluster.processes import until
+from support.waiting import until
 from whimbrel.model.names import DEAD_LETTER_PREFIX
 from whimbrel.pb import Timestamp
 from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as v2

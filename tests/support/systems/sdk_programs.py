@@ -24,7 +24,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from support.cluster.processes import dev, transport, until
+from support.cluster.processes import dev, transport
+from support.waiting import until
 from whimbrel.client import Message
 from whimbrel.client.sync import Producer
 from whimbrel.errors import WhimbrelError

@@ -24,6 +24,7 @@ from pathlib import Path
 import pytest
 
 from support.http2.recordings import NAMES, connected, echo_server, frames_of, recording
+from support.waiting import eventually
 from whimbrel.rpc.http2.connection import Connection
 from whimbrel.rpc.http2.errors import Code
 from whimbrel.rpc.http2.frames import GOAWAY, HEAD, HEAD_BYTES, PREFACE
@@ -272,8 +273,7 @@ async def test_grpc_above_it_does_as_well(
             connection.connection_lost(None)
             if not begun_with and count > GRPC_INPUTS // 10:
                 begun_with = resident_bytes()
-        while server.tasks or server.unflushed:  # noqa: ASYNC110 - turns of the loop are what is waited for
-            await asyncio.sleep(0)
+        await eventually(lambda: not (server.tasks or server.unflushed), within_s=60)
     grown = resident_bytes() - begun_with
     measured(f"seed {SEED}: {count} inputs, {connections} connections; {grown >> 10} KiB more memory")
     assert [record.getMessage() for record in caplog.records] == []  # nothing took anybody by surprise
@@ -306,8 +306,7 @@ async def test_our_client_takes_wrong_answers_as_well(measured: Callable[[str], 
         for name in NAMES:
             connection, sink = connected(server, socket_stub)
             connection.data_received(recording(name))
-            while server.tasks or server.unflushed:  # noqa: ASYNC110 - turns of the loop are what is waited for
-                await asyncio.sleep(0)
+            await eventually(lambda: not (server.tasks or server.unflushed), within_s=60)
             answers.append(((connection.conn.last_id + 1) // 2, frames_of(b"".join(sink.written))))
             connection.connection_lost(None)
     count, ended, told = 0, 0, 0

@@ -31,7 +31,7 @@ from support.http2.raw_peer import (
     statuses,
     u32,
 )
-from support.waiting import eventually
+from support.waiting import eventually, turns
 from whimbrel.model.limits import RPC_MESSAGE_BYTES_MAX
 from whimbrel.pb.apache.rocketmq.v2 import definition_pb2, service_pb2
 from whimbrel.rpc.http2.errors import Code
@@ -278,8 +278,7 @@ async def test_pulled_streams_make_one_response_for_who_does_not_read() -> None:
         made.clear()
         peer.send(b"".join(call(number, "/t.T/Pulled") for number in range(1, 17, 2)))
         for rounds in (1, 2):
-            for _ in range(9):
-                await asyncio.sleep(0)
+            await turns(9)
             assert len(made) == 8 * rounds
             assert 7 * MIB < connection(peer).unread < 9 * MIB
             peer.send(frame(WINDOW, 0, 0, u32(9 * MIB)))
@@ -407,8 +406,7 @@ async def test_field_that_is_wrongly_coded_ends_the_connection_when_it_is_looked
     async with serving(guard=read_metadata) as server:
         peer = RawPeer(server)
         peer.send(HELLO + frame(HEADERS, END_HEADERS, 1, wrong) + message(1))
-        await asyncio.sleep(0)
-        await asyncio.sleep(0)
+        await turns(2)
         end = peer.goaway()
         assert end is not None and end[0] == Code.COMPRESSION_ERROR
         assert peer.closed

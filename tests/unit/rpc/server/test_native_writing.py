@@ -1,11 +1,11 @@
 """Answers that wait for the loop to come round, on several connections of the native transport."""
 
-import asyncio
 import socket
 from typing import Any
 
 from support.http2.echoing import Raw
 from support.http2.recordings import Sink, connected
+from support.waiting import eventually
 from whimbrel.deferred import Deferred
 from whimbrel.rpc.http2.connection import Connection
 from whimbrel.rpc.http2.grpc_format import prefixed
@@ -58,6 +58,5 @@ async def test_who_goes_before_its_answer_is_written_keeps_no_other_from_its_own
         first, sink = pairs[0]
         sink.close()
         first.connection_lost(None)
-        while server.unflushed:  # noqa: ASYNC110 - turns of the loop are what is waited for
-            await asyncio.sleep(0)
+        await eventually(lambda: not server.unflushed)
     assert [answer(sink) for _, sink in pairs] == [[], [prefixed(b"answer")], [prefixed(b"answer")]]
