@@ -42,7 +42,7 @@ from run import FULL_SIZES, LOAD, TOOLS, build, page, scratch_directory
 
 from support.cluster import processes
 from support.cluster.broker_api import Api
-from support.http2.idle import connect
+from support.http2.blocking import idle_caller
 from support.waiting import until
 from whimbrel.pb.whimbrel.admin.v1 import admin_service_pb2 as admin
 from whimbrel.store.codec import BLANK_MAGIC, SIZE_AND_MAGIC
@@ -99,9 +99,8 @@ def base(load: Load) -> None:
 def idle(load: Load) -> None:
     """Connections that have made a call."""
     base(load)
-    host, _, port = load.made.master.grpc.rpartition(":")
     for _ in range(CLIENTS):
-        load.kept.enter_context(connect(host, int(port)))
+        load.kept.enter_context(idle_caller(load.made.master.grpc))
 
 
 def clients(load: Load) -> None:

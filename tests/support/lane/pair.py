@@ -102,7 +102,7 @@ class Two:
     def check(self, reset: set[int] | frozenset[int] = frozenset(), *, garbled: bool = False) -> None:
         """Compare all that both have done."""
         assert self.lane.failures == 0, self.lane.why
-        python, compiled = (answers(b"".join(sink.written), reset) for _, sink in self.connections)
+        python, compiled = (answers(sink.sent, reset) for _, sink in self.connections)
         if self.connections[0][1].closing or garbled:
             # What came in the same read before the error is answered by the lane, and not by Python. What had
             # to wait for a window is not sent any more.

@@ -16,7 +16,7 @@ from typing import Any, cast
 
 import pytest
 
-from support.http2.recordings import Sink
+from support.http2.in_memory import Sink
 from support.lane.brokers import Side, same
 from support.lane.logs import lane_or_skip
 from support.lane.pair import OPTIONS, last_arrivals
@@ -203,7 +203,7 @@ class TwoRemote:
     def check(self) -> None:
         """Compare all that both have done."""
         assert self.used_lane is None or self.used_lane.failures == 0, self.used_lane.why
-        python, compiled = (b"".join(sink.written) for _, sink in self.connections)
+        python, compiled = (sink.sent for _, sink in self.connections)
         same(frames(python), frames(compiled), "answers")
         (one, first), (other, second) = self.connections
         assert first.closing == second.closing

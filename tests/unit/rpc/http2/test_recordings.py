@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 
-from support.http2.recordings import NAMES, connected, echo_server, frames_of, recording
+from support.http2.frames import frames_of
+from support.http2.in_memory import connected
+from support.http2.recordings import NAMES, echo_server, recording
 from support.waiting import eventually
 from whimbrel.rpc.http2.connection import Connection
 from whimbrel.rpc.http2.frames import HEAD_BYTES, RST_STREAM
@@ -70,7 +72,7 @@ async def test_answers_are_the_same_whatever_the_fragments(name: str) -> None:
             await eventually(lambda: not (server.tasks or server.unflushed), within_s=60)
             assert connection.conn.error is None
             answers: dict[int, list[bytes]] = {}
-            for frame in frames_of(b"".join(sink.written)):
+            for frame in frames_of(sink.sent):
                 if stream_of(frame) not in cancelled:
                     answers.setdefault(stream_of(frame), []).append(frame)
             seen = seen or answers
