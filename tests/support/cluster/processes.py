@@ -35,6 +35,7 @@ __all__ = [
     "Process",
     "StartFailed",
     "dev",
+    "kill_all",
     "lone_broker",
     "program",
     "transport",
@@ -264,6 +265,14 @@ class Process:
         return "\n".join(self.log.read_text(encoding="utf-8", errors="replace").splitlines()[-lines:])
 
 
+def kill_all(processes: Sequence[Process]) -> None:
+    """End processes at once: all get the signal before any is waited for."""
+    for process in processes:
+        process.signal(signal.SIGKILL)
+    for process in processes:
+        process.wait()
+
+
 def spelled(value: object) -> str:
     """Return a setting as it stands on a command line."""
     if isinstance(value, bool):
@@ -388,11 +397,8 @@ class Cluster:
         ]
 
     def kill(self) -> None:
-        """End everything at once: all get the signal before any is waited for."""
-        for process in self.processes:
-            process.signal(signal.SIGKILL)
-        for process in self.processes:
-            process.wait()
+        """End everything at once."""
+        kill_all(self.processes)
 
     def restart(self) -> None:
         """Start again whatever does not run, and wait until all are ready."""
