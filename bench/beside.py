@@ -67,8 +67,8 @@ from beside_tables import BY_REMOTING, MODES, OURS, SYSTEMS, WITH_LANE, cell, ta
 from raw import READS, SENDS, Row, cpu_s, log, quiet  # noqa: E402
 from run import LOAD, NATIVE, TOOLS, build, probe_lag, scratch_directory, tool  # noqa: E402
 
-from support.cluster import processes  # noqa: E402 - the tests' ways to wait, to start RocketMQ, and its SDKs
-from support.systems import real_broker, sdk_programs  # noqa: E402
+from support.systems import real_broker, sdk_programs  # noqa: E402 - what starts RocketMQ, and its SDKs
+from support.waiting import until  # noqa: E402
 
 FAILURES = (RuntimeError, AssertionError, OSError, subprocess.SubprocessError)
 STAGES = ("calls", "lag", "sdk", "catchup", "share")
@@ -132,7 +132,7 @@ def lag(system: System, rate: int, secs: float) -> Row:
     beside = subprocess.Popen(words, stdout=subprocess.DEVNULL) if rate else None
     try:
         if beside is not None:
-            processes.until(lambda: log_end(system) > before, what="the load beside the probe")
+            until(lambda: log_end(system) > before, what="the load beside the probe")
         if system.made is not None:
             found = probe_lag(system.made, secs)
             row = {"p50": found["visible"], "p99": found["visible_p99"]}
@@ -193,7 +193,7 @@ def catch_up(name: str, args: argparse.Namespace) -> Iterator[Row]:
 
             moments = []
             for some, what in ((1, "its first message"), (wanted, "all messages")):
-                processes.until(
+                until(
                     functools.partial(holds, some),
                     timeout=CATCH_UP_S_MAX,
                     what=f"{name}: the slave has {what}",

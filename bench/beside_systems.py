@@ -21,6 +21,7 @@ from run import FULL_SIZES, page, tool  # noqa: E402
 
 from support.cluster import processes  # noqa: E402 - the tests' ways to start our processes, and RocketMQ's
 from support.systems import real_broker  # noqa: E402
+from support.waiting import polls  # noqa: E402
 
 PEER_SETTINGS: dict[str, dict[str, object]] = {
     "none": {},
@@ -93,7 +94,7 @@ def settle(system: System, topic: str, wanted: int) -> list[int]:
     Returns:
         How many each store has: more or less than was wanted is for the caller to tell.
     """
-    for _ in processes.polls(SETTLE_S_MAX):
+    for _ in polls(SETTLE_S_MAX):
         if all(stored(store, topic) >= wanted for store in system.stores):
             break
     if system.made is not None:
@@ -198,7 +199,7 @@ def make_topics(address: str, *topics: str, queues: int = 4) -> None:
 
 def follow(servers: list[real_broker.Server]) -> None:
     """Wait until a RocketMQ takes messages and its slave has them."""
-    for _ in processes.polls(SETTLE_S_MAX, every_s=0.3):
+    for _ in polls(SETTLE_S_MAX, every_s=0.3):
         sent = tool(
             "remload", "--addr", servers[0].address, "--topic", "First", "--mode", "probe", "--secs", 30
         )

@@ -49,6 +49,7 @@ sys.path[:0] = [str(REPO / "services"), str(REPO / "tests"), str(REPO / "bench")
 from run import FULL_SIZES, LOAD, build, page, scratch_directory, tool  # noqa: E402
 
 from support.cluster import elections, processes  # noqa: E402 - the tests' way to start our processes
+from support.waiting import until  # noqa: E402
 
 ELECTED = "elected"
 MODES: dict[str, tuple[int, dict[str, object]]] = {
@@ -139,11 +140,11 @@ def caught_up(made: Made) -> None:
     """Wait until slaves have dispatched the whole log."""
     marks = [page(process.store) for process in (made.master, *made.slaves)]
     try:
-        deadline = time.monotonic() + 60
-        while any(one.dispatched < marks[0].written for one in marks[1:]):
-            if time.monotonic() > deadline:
-                raise RuntimeError("a slave does not catch up")
-            time.sleep(0.01)
+        until(
+            lambda: all(one.dispatched >= marks[0].written for one in marks[1:]),
+            timeout=60,
+            what="a slave to catch up",
+        )
     finally:
         for one in marks:
             one.close()

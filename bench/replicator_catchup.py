@@ -20,8 +20,9 @@ import tempfile
 import time
 from pathlib import Path
 
-from support.cluster.processes import Process, until
+from support.cluster.processes import Process
 from support.store.master_log import MasterLog, log_files, same_log
+from support.waiting import until
 
 ROUNDS = 3
 FILE_SIZE = 1 << 30

@@ -42,7 +42,8 @@ from run import FULL_SIZES, LOAD, TOOLS, build, page, scratch_directory
 
 from support.cluster import processes
 from support.cluster.broker_api import Api
-from support.http2.idle import connect
+from support.http2.blocking import idle_caller
+from support.waiting import until
 from whimbrel.pb.whimbrel.admin.v1 import admin_service_pb2 as admin
 from whimbrel.store.codec import BLANK_MAGIC, SIZE_AND_MAGIC
 from whimbrel.store.recovery_marks import QueueMark
@@ -98,9 +99,8 @@ def base(load: Load) -> None:
 def idle(load: Load) -> None:
     """Connections that have made a call."""
     base(load)
-    host, _, port = load.made.master.grpc.rpartition(":")
     for _ in range(CLIENTS):
-        load.kept.enter_context(connect(host, int(port)))
+        load.kept.enter_context(idle_caller(load.made.master.grpc))
 
 
 def clients(load: Load) -> None:
@@ -113,7 +113,7 @@ def clients(load: Load) -> None:
     waiting = subprocess.Popen([str(TOOLS / "v2calls"), *map(str, words)], stdout=subprocess.DEVNULL)
     load.kept.callback(waiting.wait)
     load.kept.callback(waiting.kill)
-    processes.until(
+    until(
         lambda: waiting.poll() is not None or descriptors(load.made.master.pid) >= CLIENTS,
         timeout=CONNECT_S_MAX,
         what="the consumers' connections",
@@ -186,7 +186,7 @@ def wait_for_mark(load: Load) -> None:
         mark = QueueMark.load(store)
         return mark is not None and mark.offset >= wanted
 
-    processes.until(written, timeout=MARK_S_MAX, what="the mark of the queues", every_s=0.2)
+    until(written, timeout=MARK_S_MAX, what="the mark of the queues", every_s=0.2)
 
 
 def descriptors(pid: int) -> int:
@@ -277,7 +277,7 @@ def killed(load: Load) -> float:
             return bool(calls[0].send(topic, b"again").status.code == 20000)
         return False
 
-    processes.until(answered, timeout=KILL_S_MAX, what="a send to the master", every_s=0.002)
+    until(answered, timeout=KILL_S_MAX, what="a send to the master", every_s=0.002)
     seconds = time.monotonic() - began
     master.wait_ready()
     return seconds

@@ -12,10 +12,10 @@ import ast
 import re
 import sys
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
-__all__ = ["CHAPTERS", "PAGE", "STATEMENTS", "numbers_in", "page", "shown"]
+__all__ = ["CHAPTERS", "PAGE", "STATEMENTS", "TESTS", "numbers_in", "page", "row", "shown", "shown_by"]
 
 TESTS = Path(__file__).resolve().parents[1] / "tests"
 PAGE = TESTS.parent / "docs" / "checklist.md"
@@ -143,21 +143,32 @@ def numbers_in(text: str) -> set[int]:
 
 def shown() -> dict[int, list[str]]:
     """Return which tests show a statement: number to `file::function`, in the order of files."""
+    return shown_by(lambda name, text: numbers_in(text))
+
+
+def shown_by(numbers: Callable[[str, str], Iterable[int]]) -> dict[int, list[str]]:
+    """Do the same by what `numbers` finds in a test's name and its docstring."""
     tests: dict[int, list[str]] = defaultdict(list)
     for path in sorted(TESTS.rglob("test_*.py")):
         if "golden" in path.relative_to(TESTS).parts or path.name == "test_checklist.py":
             continue
         for name, text in docstrings(path):
-            for number in sorted(numbers_in(text)):
+            for number in sorted(numbers(name, text)):
                 tests[number].append(f"{path.relative_to(TESTS).as_posix()}::{name}")
     return tests
 
 
 def docstrings(path: Path) -> Iterator[tuple[str, str]]:
     """Yield the tests of a file, each with its docstring."""
-    for node in ast.parse(path.read_text(encoding="utf-8")).body:
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test_"):
             yield node.name, " ".join((ast.get_docstring(node) or "").split())
+
+
+def row(number: int, statement: str, tests: Mapping[int, list[str]]) -> str:
+    """Return a row of a page's table."""
+    places = "<br>".join(f"`{name}`" for name in tests.get(number, ())) or "**none**"
+    return f"| {number} | {statement} | {places} |"
 
 
 def page() -> str:
@@ -169,8 +180,7 @@ def page() -> str:
         lines += [f"## {chapter}", "", "| | Statement | Shown by |", "|---|---|---|"]
         for statement in statements:
             number += 1
-            places = "<br>".join(f"`{name}`" for name in tests[number]) or "**none**"
-            lines.append(f"| {number} | {statement} | {places} |")
+            lines.append(row(number, statement, tests))
         lines.append("")
     return "\n".join(lines)
 

@@ -8,15 +8,13 @@ A test says what it shows by its name, `test_6_1_29_58_...`, or at the begin of 
 and `make clients4`.
 """
 
-import ast
 import re
 import sys
-from collections import defaultdict
-from pathlib import Path
+
+from checklist import TESTS, row, shown_by
 
 __all__ = ["PAGE", "STATEMENTS", "page", "shown"]
 
-TESTS = Path(__file__).resolve().parents[1] / "tests"
 PAGE = TESTS.parent / "docs" / "remoting-checklist.md"
 IN_NAME = re.compile(r"test_6_1_((?:\d+_)+)")
 IN_TEXT = re.compile(r"6\.1/((?:\d+(?:, | and )?)+):")
@@ -111,21 +109,15 @@ HEAD = """# What the remoting protocol is held to
 """
 
 
-def numbers(text: str) -> set[int]:
-    """Return the numbers of a list."""
-    return {int(number) for number in re.findall(r"\d+", text)}
+def numbers_of(name: str, text: str) -> set[int]:
+    """Return the numbers in the name of a test, or else in its docstring."""
+    listed = IN_NAME.match(name) or IN_TEXT.match(text)
+    return set() if listed is None else {int(number) for number in re.findall(r"\d+", listed[1])}
 
 
 def shown() -> dict[int, list[str]]:
     """Return which tests show a statement, by its number."""
-    found: dict[int, list[str]] = defaultdict(list)
-    for path in sorted(TESTS.rglob("test_*.py")):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test_"):
-                named = IN_NAME.match(node.name)
-                told = IN_TEXT.match(" ".join((ast.get_docstring(node) or "").split()))
-                for number in numbers(named[1]) if named else numbers(told[1]) if told else ():
-                    found[number].append(f"{path.relative_to(TESTS).as_posix()}::{node.name}")
+    found = shown_by(numbers_of)
     for number, names in BY_CLIENTS.items():
         found[number] += names
     return found
@@ -136,8 +128,7 @@ def page() -> str:
     tests = shown()
     lines = [HEAD.rstrip("\n")]
     for number, statement in enumerate(STATEMENTS, 1):
-        places = "<br>".join(f"`{name}`" for name in tests[number]) or "**none**"
-        lines.append(f"| {number} | {statement} | {places} |")
+        lines.append(row(number, statement, tests))
     return "\n".join(lines) + "\n"
 
 

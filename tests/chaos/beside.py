@@ -42,7 +42,7 @@ from chaos.ours import Ours
 from chaos.rows import AWAY_S, BOUND_S, FAULTS, Row
 from chaos.sdks import LANGUAGES, Clients, Newcomer, RouteWatch, longest_pause
 from support import provenance
-from support.cluster.processes import elapse, polls
+from support.waiting import elapse, polls
 
 __all__ = ["main", "stage"]
 

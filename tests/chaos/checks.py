@@ -23,9 +23,9 @@ from pathlib import Path
 
 from chaos.load import DELAYED, GROUPS, ORDERED, PAID, PLAIN, QUEUES, Load, Note, number_of, resolution_of
 from support.cluster.elections import ElectedGroup, Member
-from support.cluster.processes import until
 from support.history.histories import Finding, Place
 from support.history.noting import READER, place_of
+from support.waiting import until
 from whimbrel.client import sync
 from whimbrel.model.message import Resolution
 

@@ -32,7 +32,6 @@ from types import TracebackType
 from typing import Self
 
 from chaos.forwarders import Forwarder, Forwarders
-from support.cluster.processes import until
 from support.systems.real_broker import (
     Controller,
     JavaServer,
@@ -42,6 +41,7 @@ from support.systems.real_broker import (
     free_port,
     name_server,
 )
+from support.waiting import until
 from whimbrel.store.codec import decode_record
 
 __all__ = ["VERSION", "Proxy", "RocketMQ"]

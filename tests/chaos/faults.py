@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 from chaos.group import Group
 from support.cluster.elections import Member
-from support.cluster.processes import Process, elapse
+from support.cluster.processes import Process
+from support.waiting import elapse
 from whimbrel.client import sync
 from whimbrel.errors import NotReady, WhimbrelError
 

@@ -6,7 +6,7 @@ from types import TracebackType
 
 from chaos.forwarders import Forwarder, Forwarders
 from support.cluster.elections import ElectedGroup, Member
-from support.cluster.processes import until
+from support.waiting import until
 
 __all__ = ["Group"]
 

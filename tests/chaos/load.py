@@ -24,9 +24,9 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Self
 
-from support.cluster.processes import until
 from support.history.histories import History, Outcome, Place, Sent, outcome_of
 from support.history.noting import ONCE, PAUSE_S, READER, Reading, place_of, receive, send
+from support.waiting import until
 from whimbrel.client import Consumer, Message, Producer, PullConsumer, sync
 from whimbrel.client.options import ConsumerOptions, ProducerOptions
 from whimbrel.client.transactions import Transaction

@@ -13,8 +13,8 @@ from chaos.faults import Kind, Scene
 from chaos.group import Group
 from chaos.load import Load, Pace
 from support.cluster.elections import Member
-from support.cluster.processes import elapse
 from support.history.histories import Finding
+from support.waiting import elapse
 
 __all__ = ["Failover", "Result", "play"]
 

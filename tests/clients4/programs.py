@@ -27,10 +27,10 @@ from typing import Any
 
 from official.clusters import Cluster
 from official.running import compile_java
-from support.cluster.processes import until
 from support.systems import real_broker
 from support.systems.sdk_programs import Missing, cache, copied, tool
 from support.systems.sdk_programs import run as install
+from support.waiting import until
 
 __all__ = ["PROGRAMS", "Outcome", "outcomes", "prepare", "scenarios"]
 

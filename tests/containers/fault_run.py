@@ -24,11 +24,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from containers.faults import FAULTS, MOMENTARY, PRODUCERS, RECOVERY_S, SENDERS, Case, Scene
-from containers.rig import Rig, until
-from support.cluster.processes import elapse
+from containers.rig import Rig
 from support.history.histories import Finding, Place
 from support.history.noting import READER, SETTLE_S, Load
 from support.history.sdk_notes import SdkLoad, note_drain, note_sends
+from support.waiting import elapse, until
 from whimbrel.client import Message
 from whimbrel.client.sync import Producer
 from whimbrel.errors import WhimbrelError
@@ -198,7 +198,7 @@ def settle(scene: Scene) -> None:
     load, own = scene.load, scene.own
     load.end()
     own.stop_sending()
-    until(scene.rig.converged, CONVERGE_S, "the slave having all that the master has")
+    until(scene.rig.converged, timeout=CONVERGE_S, what="the slave having all that the master has")
     own.settle({body.encode() for body in load.sent()})
     sent = load.sent() | {sent.id.decode() for sent in own.history.acknowledged}
     scene.drains[GROUP].wait_for_all(sent, SETTLE_S)

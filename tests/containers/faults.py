@@ -12,10 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from containers.rig import Rig, until
+from containers.rig import Rig
 from stack import SERVICES
 from support.history.noting import Load
 from support.history.sdk_notes import SdkLoad
+from support.waiting import until
 
 __all__ = ["CASES", "FAULTS", "MOMENTARY", "PRODUCERS", "RECOVERY_S", "SENDERS", "Case", "Scene"]
 
@@ -86,8 +87,8 @@ def kill(scene: Scene) -> None:
     scene.rig.container(scene.service).exec_run(["python", "-c", pid])
     until(
         lambda: scene.rig.container(scene.service).attrs["RestartCount"] > restarts,
-        RECOVERY_S,
-        "the engine starting it again",
+        timeout=RECOVERY_S,
+        what="the engine starting it again",
     )
 
 
@@ -168,8 +169,8 @@ def master_gone(scene: Scene) -> None:
     try:
         until(
             lambda: sent <= reader.got(),
-            RECOVERY_S,
-            f"all {len(sent)} acknowledged messages coming from the slave",
+            timeout=RECOVERY_S,
+            what=f"all {len(sent)} acknowledged messages coming from the slave",
         )
     finally:
         reader.end()

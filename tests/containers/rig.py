@@ -12,7 +12,6 @@ import os
 import re
 import socket
 import tarfile
-import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,6 @@ import docker
 import docker.errors
 
 from stack import ROOT, SERVICES, Failed, Stack, ensure_base
-from support.cluster import processes
 
 __all__ = [
     "HERE",
@@ -277,10 +275,3 @@ class Rig:
             if code:
                 raise Failed(f"{command} ended with {code}:\n{container.logs().decode()[-2000:]}")
             return str(container.logs(stderr=False).decode())
-
-
-def until(condition: Callable[[], Any], timeout_s: float, what: str) -> float:
-    """Wait for something; return how long that took."""
-    begun = time.monotonic()
-    processes.until(condition, timeout=timeout_s, what=what, every_s=0.05)
-    return time.monotonic() - begun

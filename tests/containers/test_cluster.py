@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from containers.rig import Rig, until
+from containers.rig import Rig
 from stack import ROOT, SERVICES, Failed, Stack
+from support.waiting import until
 from whimbrel.client import Message
 from whimbrel.client.sync import Producer
 from whimbrel.lane import sources
@@ -49,7 +50,7 @@ def test_all_become_healthy(rig: Rig, measured: Callable[[str], None]) -> None:
 def test_container_runs_one_process_without_rights(rig: Rig, service: str) -> None:
     container = rig.container(service)
     # The engine's init, and ours; a health check comes and goes.
-    until(lambda: len(container.top()["Processes"]) == 2, 10, "two processes and no more")
+    until(lambda: len(container.top()["Processes"]) == 2, timeout=10, what="two processes and no more")
     assert container.exec_run(["id", "-u"]).output.strip() == b"10001"
     assert container.exec_run(["touch", "/opt/whimbrel/x"]).output.endswith(b"Read-only file system\n")
     status = container.exec_run(["cat", "/proc/1/status"]).output.decode()
@@ -86,7 +87,7 @@ def test_frozen_process_is_not_healthy(rig: Rig) -> None:
         pid = json.loads(container.exec_run(["cat", "/tmp/ready.json"]).output)["pid"]
         container.exec_run(["sh", "-c", f"kill -STOP {pid}"])
         try:
-            until(lambda: rig.health(service) == "unhealthy", 30, f"{service} being unhealthy")  # noqa: B023
+            until(lambda: rig.health(service) == "unhealthy", timeout=30, what=f"{service} being unhealthy")  # noqa: B023
         finally:
             container.exec_run(["sh", "-c", f"kill -CONT {pid}"])
         rig.stack.wait_healthy([service])
@@ -95,7 +96,7 @@ def test_frozen_process_is_not_healthy(rig: Rig) -> None:
 
 def test_slave_copies_what_the_master_holds(rig: Rig) -> None:
     send(rig, "copied")
-    until(rig.converged, 30, "the slave having it all")
+    until(rig.converged, timeout=30, what="the slave having it all")
     end = rig.marks("master")["written"]
     master, slave = (rig.look(f"broker-{role}", "log", 0, end, "copied") for role in ("master", "slave"))
     assert master == slave
@@ -118,7 +119,7 @@ def test_graceful_stop_ends_within_the_grace_period_and_leaves_clean_stores(
     rig.stack.compose("start", quiet=True)
     rig.stack.wait_healthy()
     rig.stack.wait_usable()
-    until(rig.converged, 30, "the slave having it all again")
+    until(rig.converged, timeout=30, what="the slave having it all again")
 
 
 def test_services_may_start_in_any_order(client: Any, image: str) -> None:
@@ -133,7 +134,7 @@ def test_services_may_start_in_any_order(client: Any, image: str) -> None:
         rig.stack.wait_healthy()
         rig.stack.wait_usable()
         send(rig, "ordered", 20)
-        until(rig.converged, 30, "the slave having it all")
+        until(rig.converged, timeout=30, what="the slave having it all")
 
 
 def test_every_container_serves_its_metrics_to_the_others(rig: Rig) -> None:

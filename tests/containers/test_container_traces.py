@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from containers.rig import Rig, until
+from containers.rig import Rig
+from support.waiting import until
 from whimbrel.cli.message_trace import MessageTrace, trace_of
 from whimbrel.cli.trace import FileReader
 from whimbrel.client import Message
@@ -33,7 +34,7 @@ def test_a_message_is_followed_through_all_containers(rigs: Callable[..., Rig], 
         told[:] = [] if trace is None else [trace]
         return trace is not None and trace.root is not None and not trace.missing and bool(trace.linked)
 
-    until(complete, 30, "the whole story")
+    until(complete, timeout=30, what="the whole story")
     (trace,) = told
     found = [(span.name, span.process) for span in trace.spans]
     processes = ("master broker", "master broker", "master replicator", "slave replicator")

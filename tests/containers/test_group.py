@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from containers.rig import LOG_FILE, LOGS, free_ports, numbers, until
+from containers.rig import LOG_FILE, LOGS, free_ports, numbers
 from stack import GROUP_SERVICES, Stack
-from support.cluster.processes import elapse
 from support.history.noting import Load, read_all
+from support.waiting import elapse, until
 from whimbrel.client import sync
 from whimbrel.errors import WhimbrelError
 
@@ -67,7 +67,7 @@ class Group:
 
     def await_leader(self, *besides: int) -> int:
         """Wait until a member takes messages that is none of those."""
-        until(lambda: self.leader() not in (0, *besides), RECOVERY_S, "a leader")
+        until(lambda: self.leader() not in (0, *besides), timeout=RECOVERY_S, what="a leader")
         return self.leader()
 
     def status(self) -> tuple[int, str]:
@@ -78,7 +78,7 @@ class Group:
 
     def await_well(self) -> None:
         """Wait until status has nothing to complain of."""
-        until(lambda: self.status()[0] == 0, RECOVERY_S, "a status without a complaint")
+        until(lambda: self.status()[0] == 0, timeout=RECOVERY_S, what="a status without a complaint")
 
 
 @pytest.fixture(scope="module")
@@ -153,7 +153,11 @@ def test_one_etcd_may_be_stopped_and_nobody_is_elected_without_any(group: Group,
     group.await_well()
     for number in (2, 3):
         group.container(f"etcd-{number}").pause()
-    until(lambda: "the coordinator does not answer" in group.status()[1], RECOVERY_S, "a sentence on it")
+    until(
+        lambda: "the coordinator does not answer" in group.status()[1],
+        timeout=RECOVERY_S,
+        what="a sentence on it",
+    )
     assert group.status()[0] == 1
     load.wait_for(50, "messages without a coordinator")
     assert group.leader() == second

@@ -10,6 +10,7 @@ import contextlib
 import json
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,8 +18,9 @@ from typing import Any
 
 import pytest
 
-from containers.rig import Rig, until
+from containers.rig import Rig
 from stack import ROOT
+from support.waiting import until
 from whimbrel.client.sync import Admin
 from whimbrel.errors import WhimbrelError
 
@@ -124,7 +126,7 @@ def test_every_way_reaches_master_and_slave_also_after_they_moved(
         topic = f"reach-{way.name.replace(' ', '-')}"
         sent[topic] = way.send(topic, "before")
         assert way.receive(topic, "first", COUNT) == sent[topic], way.name
-    until(rig.converged, 30, "the slave having it all")
+    until(rig.converged, timeout=30, what="the slave having it all")
 
     for service in MASTER:
         rig.container(service).kill()
@@ -136,14 +138,18 @@ def test_every_way_reaches_master_and_slave_also_after_they_moved(
     rig.stack.wait_usable()
 
     with moved(rig, "broker-master", "broker-slave", "replicator-master", "nameserver"):
-        found = until(lambda: known_where_they_are(rig), 60, "the nameserver knowing the new addresses")
+        moved_at = time.monotonic()
+        until(lambda: known_where_they_are(rig), timeout=60, what="the nameserver knowing the new addresses")
+        found_s = time.monotonic() - moved_at
         rig.stack.wait_usable()
-        replicated = until(rig.converged, 60, "replication going on after everybody moved")
+        going_on_at = time.monotonic()
+        until(rig.converged, timeout=60, what="replication going on after everybody moved")
+        replicated_s = time.monotonic() - going_on_at
         measured(
-            f"routes are right {found:.1f} s after the last container moved, replication goes on after"
-            f" {found + replicated:.1f} s"
+            f"routes are right {found_s:.1f} s after the last container moved, replication goes on after"
+            f" {found_s + replicated_s:.1f} s"
         )
         for way, topic in zip(ways, sent, strict=True):
             after = way.send(topic, "after")
             assert way.receive(topic, "first", COUNT) == after, way.name
-        until(rig.converged, 30, "the slave having it all")
+        until(rig.converged, timeout=30, what="the slave having it all")

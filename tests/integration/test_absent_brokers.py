@@ -9,7 +9,8 @@ import grpc
 import pytest
 
 from support.cluster.broker_api import Api
-from support.cluster.processes import Cluster, Process, until
+from support.cluster.processes import Cluster, Process
+from support.waiting import until
 from whimbrel.broker.produce.placement import owner_of_group
 from whimbrel.cli.main import main
 from whimbrel.client import Message, MessageType

@@ -12,7 +12,8 @@ import grpc
 import pytest
 
 from support.cluster.broker_api import Api, log_end
-from support.cluster.processes import COMMAND, Cluster, Process, until
+from support.cluster.processes import COMMAND, Cluster, Process
+from support.waiting import until
 from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as v2
 
 pytestmark = pytest.mark.process

@@ -8,7 +8,8 @@ import grpc
 import pytest
 
 from support.cluster.broker_api import Api, duration, queue
-from support.cluster.processes import Cluster, until
+from support.cluster.processes import Cluster
+from support.waiting import until
 from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as v2
 from whimbrel.pb.whimbrel.admin.v1 import admin_service_pb2 as admin
 

@@ -16,7 +16,8 @@ import grpc
 import pytest
 
 from support.cluster.broker_api import STREAMS, Api, duration, message, queue
-from support.cluster.processes import Process, lone_broker, until
+from support.cluster.processes import Process, lone_broker
+from support.waiting import until
 from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as v2
 from whimbrel.pb.apache.rocketmq.v2 import service_pb2 as messaging
 from whimbrel.pb.whimbrel.admin.v1 import admin_service_pb2 as admin

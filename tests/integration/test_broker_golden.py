@@ -10,8 +10,9 @@ import grpc
 import pytest
 
 from support.cluster.broker_api import Api, Received, duration, queue
-from support.cluster.processes import Process, until
+from support.cluster.processes import Process
 from support.store.goldens import golden, rows, sizes
+from support.waiting import until
 from whimbrel.model.names import HALF_TOPIC
 from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as v2
 from whimbrel.store import jsonconfig

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from support.cluster.processes import until
 from support.systems.sdk_programs import DevCluster
+from support.waiting import until
 from whimbrel.client import (
     ConsumerOptions,
     Message,

@@ -130,7 +130,8 @@ import grpc  # noqa: E402
 import pytest  # noqa: E402
 
 from support.cluster.broker_api import Api  # noqa: E402
-from support.cluster.processes import Cluster, Process, until  # noqa: E402
+from support.cluster.processes import Cluster, Process  # noqa: E402
+from support.waiting import until  # noqa: E402
 from whimbrel.pb.whimbrel.admin.v1 import admin_service_pb2 as admin  # noqa: E402
 
 pytestmark = pytest.mark.process

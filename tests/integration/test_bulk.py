@@ -11,7 +11,8 @@ import grpc
 import pytest
 
 from support.cluster.broker_api import Api, message, queue
-from support.cluster.processes import Cluster, Process, until
+from support.cluster.processes import Cluster, Process
+from support.waiting import until
 from whimbrel.errors import BeyondConfirmed, IllegalOffset, QueueNotFound, TopicNotFound, Unavailable
 from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as v2
 from whimbrel.rpc.api.bulk_calls import (

@@ -13,9 +13,10 @@ from typing import Any
 
 import pytest
 
-from support.cluster.processes import COMMAND, INTERRUPTIBLE, SERVICES, Cluster, Process, environment, until
+from support.cluster.processes import COMMAND, INTERRUPTIBLE, SERVICES, Cluster, Process, environment
 from support.history import noting
 from support.history.histories import History
+from support.waiting import until
 from whimbrel.client import (
     Consumer,
     ConsumerOptions,

@@ -15,7 +15,8 @@ from typing import IO, Any
 import pytest
 
 from support.cluster.broker_api import Api
-from support.cluster.processes import COMMAND, INTERRUPTIBLE, Cluster, Process, environment, until
+from support.cluster.processes import COMMAND, INTERRUPTIBLE, Cluster, Process, environment
+from support.waiting import until
 from whimbrel.client import Message, sync
 from whimbrel.errors import ClusterUnreachable, WhimbrelError
 from whimbrel.rpc.client.channel import open_channel

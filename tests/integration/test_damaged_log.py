@@ -8,8 +8,9 @@ import pytest
 
 from support.cluster.broker_api import Api, queue
 from support.cluster.command_line import Shell
-from support.cluster.processes import Cluster, Process, dev, until
+from support.cluster.processes import Cluster, Process, dev
 from support.store.stores import make_draft, open_master
+from support.waiting import until
 from whimbrel.cli.dev_directory import mark
 from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as v2
 from whimbrel.pb.whimbrel.admin.v1 import admin_service_pb2 as admin

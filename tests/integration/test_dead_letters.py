@@ -13,7 +13,8 @@ import pytest
 from integration.test_broker_sdk import Sdk, log_of, wait_writable
 from integration.test_commands import command
 from support.cluster.broker_api import Api, queue
-from support.cluster.processes import Cluster, Process, until
+from support.cluster.processes import Cluster, Process
+from support.waiting import until
 from whimbrel.client import DeadLetterResult, Message, sync
 from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as v2
 

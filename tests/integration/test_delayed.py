@@ -15,7 +15,8 @@ import pytest
 
 from integration.test_transactions import records
 from support.cluster.broker_api import Api
-from support.cluster.processes import Cluster, Process, elapse, lone_broker, until
+from support.cluster.processes import Cluster, Process, lone_broker
+from support.waiting import elapse, until
 from whimbrel.model.names import TIMER_TOPIC
 from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as v2
 from whimbrel.pb.whimbrel.admin.v1 import admin_service_pb2 as admin

@@ -13,8 +13,9 @@ from typing import Any
 
 import pytest
 
-from support.cluster.processes import COMMAND, environment, until
+from support.cluster.processes import COMMAND, environment
 from support.cluster.processes import dev as start_dev
+from support.waiting import until
 from whimbrel.cli.dev_directory import running_pid
 from whimbrel.client import sync
 from whimbrel.model.message import Message

@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from support.cluster.processes import COMMAND, environment, until
+from support.cluster.processes import COMMAND, environment
+from support.waiting import until
 
 pytestmark = [
     pytest.mark.process,

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from support.cluster.processes import until
 from support.http2.echoing import LANGUAGES, EchoServer, Missing, cases, prepare
+from support.waiting import until
 
 pytestmark = pytest.mark.process
 

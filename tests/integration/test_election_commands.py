@@ -13,7 +13,7 @@ import pytest
 
 from support.cluster.broker_api import message
 from support.cluster.elections import ElectedGroup, Member, bodies_of
-from support.cluster.processes import until
+from support.waiting import until
 from whimbrel.cli.main import main
 from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as v2
 from whimbrel.store.seat_file import SeatFile

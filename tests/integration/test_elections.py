@@ -15,7 +15,8 @@ import pytest
 
 from chaos.group import Group
 from support.cluster.elections import ElectedGroup, Member, bodies_of, loaded
-from support.cluster.processes import StartFailed, until
+from support.cluster.processes import StartFailed
+from support.waiting import until
 from whimbrel.client import Consumer, Message, Producer, sync
 from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as v2
 from whimbrel.store.cut import list_cuts
@@ -31,16 +32,8 @@ Note = Callable[[str], None]
 @pytest.fixture
 def group(tmp_path: Path) -> Iterator[ElectedGroup]:
     with ElectedGroup(tmp_path) as running:
-        sending(running)
+        running.await_sending()
         yield running
-
-
-def sending(group: ElectedGroup) -> Member:
-    """Return the leader, once a send to it holds."""
-    leader = group.await_leader()
-    peer = leader.peer
-    until(lambda: peer.send("t", b"first").status.code == v2.OK, timeout=10, what="a send that holds")
-    return leader
 
 
 def await_equal(group: ElectedGroup, *bodies: bytes) -> None:
@@ -236,7 +229,7 @@ def test_two_of_three_are_needed(group: ElectedGroup) -> None:
         group.await_leader(timeout=4)
     assert b"first" in bodies_of(third.peer)
     second.start()
-    leader = sending(group)
+    leader = group.await_sending()
     assert b"with two" in bodies_of(leader.peer)
     first.start()
     await_equal(group, b"with two")
@@ -275,7 +268,7 @@ def test_all_of_them_may_end_at_once(group: ElectedGroup) -> None:
     for member in group.members.values():
         for process in member.processes:
             process.wait_ready()
-    sending(group)
+    group.await_sending()
     await_equal(group, *(b"%d" % number for number in range(30)))
 
 
@@ -298,7 +291,7 @@ def test_a_member_with_another_disk_follows_and_does_not_vote(group: ElectedGrou
     with pytest.raises(AssertionError, match="a leader"):
         group.await_leader(timeout=4)
     leader.start()
-    sending(group)
+    group.await_sending()
 
 
 def test_a_store_keeps_its_member(group: ElectedGroup) -> None:
@@ -321,7 +314,7 @@ def test_a_store_keeps_its_member(group: ElectedGroup) -> None:
 
 def test_an_epoch_has_one_leader_and_the_page_shows_the_promise(group: ElectedGroup) -> None:
     for number in range(1, 4):
-        leader = sending(group)
+        leader = group.await_sending()
         stores = [member.broker.store for member in group.members.values()]
         await_epoch(stores, number, leader.number)
         leader.kill()

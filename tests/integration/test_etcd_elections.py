@@ -16,8 +16,9 @@ from pathlib import Path
 import pytest
 
 from support.cluster.elections import ElectedGroup, Member, bodies_of, loaded
-from support.cluster.processes import COMMAND, environment, until
+from support.cluster.processes import COMMAND, environment
 from support.systems.etcd import Etcd
+from support.waiting import until
 from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as v2
 
 pytestmark = pytest.mark.process
@@ -35,16 +36,8 @@ def etcd(tmp_path: Path) -> Iterator[Etcd]:
 @pytest.fixture
 def group(tmp_path: Path, etcd: Etcd) -> Iterator[ElectedGroup]:
     with ElectedGroup(tmp_path / "group", coordinator=etcd.setting) as running:
-        sending(running)
+        running.await_sending()
         yield running
-
-
-def sending(group: ElectedGroup) -> Member:
-    """Return the leader, once a send to it holds."""
-    leader = group.await_leader()
-    peer = leader.peer
-    until(lambda: peer.send("t", b"first").status.code == v2.OK, timeout=10, what="a send that holds")
-    return leader
 
 
 def epoch_of(group: ElectedGroup) -> int:
@@ -138,7 +131,7 @@ def test_without_etcd_sends_go_on_and_nobody_is_elected(
             member.start()
     etcd.signal(signal.SIGCONT)
     began = time.monotonic()
-    sending(group)
+    group.await_sending()
     measured(f"etcd goes on after {fault.name}: the group sends again {time.monotonic() - began:.2f} s later")
     leader.start()
     await_trouble(group, "")
@@ -198,7 +191,7 @@ def test_a_full_database_is_told_and_all_goes_on(tmp_path: Path) -> None:
         Etcd(tmp_path / "etcd", words=["--quota-backend-bytes", "400000"]) as etcd,
         ElectedGroup(tmp_path / "group", coordinator=etcd.setting) as group,
     ):
-        leader = sending(group)
+        leader = group.await_sending()
         while etcd.run("put", "/big", "x" * 100_000).returncode == 0:
             pass
         await_trouble(group, "the coordinator can't be used: etcd takes no writes, .*alarm NOSPACE")
@@ -221,7 +214,7 @@ def test_a_full_database_is_told_and_all_goes_on(tmp_path: Path) -> None:
 def test_an_empty_etcd_elects_nobody_before_the_record_is_put_there(tmp_path: Path) -> None:
     first = Etcd(tmp_path / "first")
     with first as etcd, ElectedGroup(tmp_path / "group", coordinator=etcd.setting) as group:
-        sending(group)
+        group.await_sending()
         etcd.kill()
         with Etcd(tmp_path / "second", cluster="another", ports=first.ports) as empty:
             for member in group.members.values():
@@ -230,7 +223,7 @@ def test_an_empty_etcd_elects_nobody_before_the_record_is_put_there(tmp_path: Pa
             with pytest.raises(AssertionError, match="a leader"):
                 group.await_leader(timeout=4)
             empty.ctl("put", KEY, logged_record(group))
-            sending(group)
+            group.await_sending()
             await_trouble(group, "")
 
 
@@ -240,7 +233,7 @@ def test_a_backup_is_refused_and_taken_by_brokers_that_are_restarted(tmp_path: P
     first, snapshot = Etcd(tmp_path / "first"), tmp_path / "snapshot"
     with first as etcd:
         with ElectedGroup(tmp_path / "group", coordinator=etcd.setting) as group:
-            sending(group)
+            group.await_sending()
             etcd.ctl("snapshot", "save", str(snapshot))
             leader = group.await_leader()
             leader.kill()
@@ -257,7 +250,7 @@ def test_a_backup_is_refused_and_taken_by_brokers_that_are_restarted(tmp_path: P
                 for member in group.members.values():
                     assert member.broker.stop() == 0
                     member.broker.start()
-                sending(group)
+                group.await_sending()
                 await_trouble(group, "")
                 assert epoch_of(group) > before
                 assert json.loads(restored.value(KEY))["epoch"] > before

@@ -16,10 +16,11 @@ import grpc
 import pytest
 
 from support.cluster.broker_api import Api, log_end, replication
-from support.cluster.processes import Cluster, Process, until
+from support.cluster.processes import Cluster, Process
 from support.history.histories import Outcome
 from support.history.noting import Load, read_all
 from support.store.master_log import same_log
+from support.waiting import until
 from whimbrel.errors import FlushTimeout, Refused, ReplicaTimeout, WhimbrelError
 from whimbrel.pb.whimbrel.admin.v1 import admin_service_pb2 as admin
 from whimbrel.store.segment import segment_name

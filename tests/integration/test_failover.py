@@ -23,9 +23,10 @@ import pytest
 
 from support import provenance
 from support.cluster.broker_api import Api, message, queue
-from support.cluster.processes import Cluster, Process, always, polls, until
+from support.cluster.processes import Cluster, Process
 from support.history.histories import Place
 from support.history.noting import Load
+from support.waiting import always, polls, until
 from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as v2
 from whimbrel.pb.whimbrel.admin.v1 import admin_service_pb2 as admin
 from whimbrel.store.verify import verify

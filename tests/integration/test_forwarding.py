@@ -17,7 +17,8 @@ from integration.test_broker_sdk import Sdk, log_of
 from integration.test_majority import MAJORITY, as_role
 from integration.test_switching import GROUP, SWITCH_S, TOPIC, Site
 from support.cluster.broker_api import duration, log_end, message, queue
-from support.cluster.processes import Cluster, until
+from support.cluster.processes import Cluster
+from support.waiting import until
 from whimbrel.broker.roles.master import MasterRole
 from whimbrel.client import Message
 from whimbrel.client.sync import Consumer, Producer

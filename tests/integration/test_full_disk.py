@@ -14,10 +14,11 @@ import grpc
 import pytest
 
 from support.cluster.broker_api import Api, queue
-from support.cluster.processes import COMMAND, Cluster, Process, environment, until
+from support.cluster.processes import COMMAND, Cluster, Process, environment
 from support.cluster.small_disk import SmallDisk
 from support.store.goldens import golden, rows, sizes
 from support.store.master_log import same_log
+from support.waiting import until
 from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as v2
 from whimbrel.pb.whimbrel.admin.v1 import admin_service_pb2 as admin
 from whimbrel.store.jsonconfig import load

@@ -13,8 +13,9 @@ import pytest
 
 from integration.test_full_disk import BODY_BYTES, BROKER, NEVER, Client, check_refusal, create, started
 from integration.test_transactions import Checked
-from support.cluster.processes import Process, until
+from support.cluster.processes import Process
 from support.cluster.small_disk import SmallDisk
+from support.waiting import until
 from whimbrel.model.names import DEAD_LETTER_PREFIX
 from whimbrel.pb import Timestamp
 from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as v2

@@ -11,10 +11,11 @@ import pytest
 
 from integration import test_sdk_kinds as kinds
 from integration.test_broker_groups import places
-from support.cluster.processes import Cluster, Process, until
+from support.cluster.processes import Cluster, Process
 from support.history.noting import Load
 from support.history.sdk_notes import SdkLoad
 from support.systems.sdk_programs import LANGUAGES, DevCluster, Program
+from support.waiting import until
 from whimbrel.client.sync import Admin
 
 pytestmark = pytest.mark.process

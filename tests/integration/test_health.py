@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from support.cluster.processes import COMMAND, Cluster, Process, environment, until
+from support.cluster.processes import COMMAND, Cluster, Process, environment
+from support.waiting import until
 
 HEALTH: dict[str, object] = {"health_port": 0}
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from support.cluster.processes import Process
-from support.http2.idle import connect
+from support.http2.blocking import idle_caller
 
 pytestmark = pytest.mark.process
 
@@ -37,15 +37,14 @@ def test_a_thousand_idle_connections_cost_less_than_30_mb(
     tmp_path: Path, measured: Callable[[str], None]
 ) -> None:
     with Process(tmp_path, "nameserver", "nameserver", transport="native") as server, ExitStack() as held:
-        host, _, port = server.grpc.rpartition(":")
         for _ in range(FIRST):
-            held.enter_context(connect(host, int(port)))
+            held.enter_context(idle_caller(server.grpc))
         before = resident_bytes(server.pid)
         for _ in range(CONNECTIONS):
-            held.enter_context(connect(host, int(port)))
+            held.enter_context(idle_caller(server.grpc))
         grown = resident_bytes(server.pid) - before
         measured(
             f"{grown / 1e6:.1f} MB more for {CONNECTIONS} connections, {grown // CONNECTIONS} bytes each"
         )
         assert grown < GROWTH_BYTES_MAX
-        held.enter_context(connect(host, int(port)))  # it still serves
+        held.enter_context(idle_caller(server.grpc))  # it still serves

@@ -21,6 +21,7 @@ from support.cluster.processes import Cluster, Process
 from support.history.histories import History, Place
 from support.history.noting import ACK_WINDOW_S, SETTLE_S
 from support.history.sdk_notes import SdkLoad, note_drain, note_sends
+from support.store.master_log import records_in_log
 from whimbrel.store.verify import verify
 
 ROUNDS = int(os.environ.get("WHIMBREL_FAULT_ROUNDS", "1"))
@@ -30,28 +31,19 @@ STEADY = 50  # messages acknowledged before, and again after, each kill
 RECOVERY_S = (
     60.0  # the SDK finds a broker that came back at its next attempt; gRPC backs off for some seconds
 )
-BLANK = 0xCBD43194  # magic of the record that ends a file
 MESSAGE = 0xDAA320A7
 BODY_AT = 84  # of a record with addresses of IPv4: the body's length, and the body
 
 
-def records_in_log(store: Path) -> list[tuple[Place, bytes]]:
+def bodies_in_log(store: Path) -> list[tuple[Place, bytes]]:
     """Return places and bodies of all messages in a commitlog; reads the bytes with nothing of ours."""
     found: list[tuple[Place, bytes]] = []
-    for path in sorted((store / "commitlog").iterdir()):
-        data = path.read_bytes()
-        position = 0
-        while position + 8 <= len(data):
-            size, magic = struct.unpack_from(">iI", data, position)
-            if magic == BLANK or size <= 0:
-                break
-            assert magic == MESSAGE, f"{path.name} at {position}: magic {magic:#x}"
-            _, queue, _, offset = struct.unpack_from(">IiiQ", data, position + 8)
-            (length,) = struct.unpack_from(">i", data, position + BODY_AT)
-            body = position + BODY_AT + 4
-            place = f"{BROKER}/{TOPIC}", queue, offset
-            found.append((place, data[body : body + length]))
-            position += size
+    for record in records_in_log(store):
+        magic, _, queue, _, offset = struct.unpack_from(">IIiiQ", record, 4)
+        assert magic == MESSAGE, f"magic {magic:#x}"
+        (length,) = struct.unpack_from(">i", record, BODY_AT)
+        body = BODY_AT + 4
+        found.append(((f"{BROKER}/{TOPIC}", queue, offset), record[body : body + length]))
     return found
 
 
@@ -95,7 +87,7 @@ def test_no_acknowledged_message_is_missing_after_kills(
         finally:
             load.end()
             group.end()
-        stored = records_in_log(cluster.master.store)
+        stored = bodies_in_log(cluster.master.store)
         history = History(ack_window_s=ACK_WINDOW_S)
         note_sends(history, load, stored)
         note_drain(history, group, GROUP)
@@ -105,7 +97,7 @@ def test_no_acknowledged_message_is_missing_after_kills(
         )
         assert findings == []
         if mode == "replication":
-            assert history.check(complete=records_in_log(cluster.slaves[0].store)) == []
+            assert history.check(complete=bodies_in_log(cluster.slaves[0].store)) == []
         codes = cluster.stop()
         assert not any(codes.values()), codes
         for process in cluster.processes:

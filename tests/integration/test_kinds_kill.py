@@ -13,8 +13,9 @@ from pathlib import Path
 import pytest
 
 from support import provenance
-from support.cluster.processes import SERVICES, Cluster, until
+from support.cluster.processes import SERVICES, Cluster
 from support.history.kinds import KindsLoad, messages_in_log
+from support.waiting import until
 
 ROUNDS = int(os.environ.get("WHIMBREL_FAULT_ROUNDS", "1"))
 STEADY = 15  # messages of each kind acknowledged before, and again after, each kill

@@ -6,8 +6,8 @@ import pytest
 
 from support.cluster.certificates import Tls
 from support.cluster.elections import ElectedGroup
-from support.cluster.processes import until
 from support.systems.fake_kubernetes import FakeKube
+from support.waiting import until
 from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as v2
 
 pytestmark = [pytest.mark.process, pytest.mark.slow]

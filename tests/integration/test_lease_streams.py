@@ -9,7 +9,8 @@ import grpc
 import pytest
 
 from support.cluster.broker_api import Api
-from support.cluster.processes import Cluster, until
+from support.cluster.processes import Cluster
+from support.waiting import until
 from whimbrel.broker.consume.lease_codec import EntryEncoder, Lease
 from whimbrel.broker.consume.lease_journal import LeaseJournal
 from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as v2

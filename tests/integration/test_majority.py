@@ -12,7 +12,8 @@ import pytest
 
 from integration.test_broker_cluster import Peer, writable
 from support.cluster.broker_api import queue
-from support.cluster.processes import Cluster, Process, until
+from support.cluster.processes import Cluster, Process
+from support.waiting import until
 from whimbrel.ha.epochs import Epochs
 from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as v2
 from whimbrel.store.bulk_source import confirmed_end

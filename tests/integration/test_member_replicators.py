@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from support.cluster.processes import Process, until
+from support.cluster.processes import Process
 from support.replication.member_pair import begin_epoch
 from support.store.master_log import MasterLog, same_log
+from support.waiting import until
 from whimbrel.ha.switching import DIALECT
 from whimbrel.store.epoch_file import EpochFile
 from whimbrel.store.shared_page import SharedPage

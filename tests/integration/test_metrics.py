@@ -19,8 +19,9 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from support.cluster.broker_api import Api
-from support.cluster.processes import Cluster, Process, StartFailed, until
+from support.cluster.processes import Cluster, Process, StartFailed
 from support.systems.real_broker import free_port
+from support.waiting import until
 from whimbrel.client import sync
 from whimbrel.client.options import ConsumerOptions
 from whimbrel.model.message import Message, ReceivedMessage
@@ -101,7 +102,7 @@ def load(cluster: Cluster) -> Iterator[int]:
             end_transactions(Api(master))
             give_a_message_up(Api(master))
             send_delayed(Api(master))
-            eventually(cluster, "M", "rocketmq_messages_in_total", 1, topic="later")
+            until_counted(cluster, "M", "rocketmq_messages_in_total", 1, topic="later")
             for server in (cluster.nameserver, cluster.master):
                 with grpc.insecure_channel(server.grpc) as given:
                     hand_on(Api(given))
@@ -214,7 +215,7 @@ def by_place(cluster: Cluster) -> dict[str, Process]:
     }
 
 
-def eventually(cluster: Cluster, place: str, name: str, wanted: float, **labels: str) -> None:
+def until_counted(cluster: Cluster, place: str, name: str, wanted: float, **labels: str) -> None:
     process = by_place(cluster)[place]
     until(
         lambda: Scrape(process).sum(name, **labels) == wanted,
@@ -225,7 +226,7 @@ def eventually(cluster: Cluster, place: str, name: str, wanted: float, **labels:
 
 @pytest.mark.parametrize("place", ["N", "M", "S", "RM", "RS"])
 def test_processes_show_what_the_documentation_lists(cluster: Cluster, load: int, place: str) -> None:
-    eventually(
+    until_counted(
         cluster, "S", "rocketmq_consumer_inflight_messages", TAKEN - ACKNOWLEDGED, consumer_group=GROUP
     )
     process, wanted = by_place(cluster)[place], documented()[place]
@@ -266,10 +267,10 @@ def test_counts_are_what_was_sent_and_taken(cluster: Cluster, load: int) -> None
 
 
 def test_slave_acknowledges_everything_and_takes_the_same_bytes(cluster: Cluster, load: int) -> None:
-    eventually(cluster, "RM", "whimbrel_replication_lag_bytes", 0)
-    eventually(cluster, "RM", "whimbrel_replication_lag_seconds", 0)
-    eventually(cluster, "M", "whimbrel_replication_in_sync_slaves", 1)
-    eventually(cluster, "S", "rocketmq_storage_dispatch_behind_bytes", 0)
+    until_counted(cluster, "RM", "whimbrel_replication_lag_bytes", 0)
+    until_counted(cluster, "RM", "whimbrel_replication_lag_seconds", 0)
+    until_counted(cluster, "M", "whimbrel_replication_in_sync_slaves", 1)
+    until_counted(cluster, "S", "rocketmq_storage_dispatch_behind_bytes", 0)
     appended = Scrape(cluster.master).sum("whimbrel_append_bytes_total")
     assert Scrape(cluster.slave_replicators[0]).sum("whimbrel_append_bytes_total") == appended
     feeder = Scrape(cluster.master_replicator)
@@ -298,9 +299,9 @@ def test_long_poll_is_held_and_then_counts_apart(cluster: Cluster, load: int) ->
         assert api.receive("empty-so-far", "waiters").messages
         poll = threading.Thread(target=lambda: api.receive("empty-so-far", "waiters", poll_s=1.5))
         poll.start()
-        eventually(cluster, "M", "whimbrel_long_polls_held", 1)
+        until_counted(cluster, "M", "whimbrel_long_polls_held", 1)
         poll.join()
-    eventually(cluster, "M", "whimbrel_long_polls_held", 0)
+    until_counted(cluster, "M", "whimbrel_long_polls_held", 0)
     name = "rocketmq_rpc_latency_milliseconds_sum"
     waited = Scrape(cluster.master).sum(name, is_long_polling="true", response_code="MESSAGE_NOT_FOUND")
     assert waited > 1000
@@ -308,7 +309,7 @@ def test_long_poll_is_held_and_then_counts_apart(cluster: Cluster, load: int) ->
 
 def test_slave_that_hangs_is_seen_to_lag_and_to_catch_up(cluster: Cluster, load: int) -> None:
     slave = cluster.slave_replicators[0]
-    eventually(cluster, "RM", "whimbrel_replication_lag_bytes", 0)
+    until_counted(cluster, "RM", "whimbrel_replication_lag_bytes", 0)
     slave.signal(signal.SIGSTOP)
     try:
         with sync.Producer(cluster.endpoint) as producer:
@@ -317,8 +318,8 @@ def test_slave_that_hangs_is_seen_to_lag_and_to_catch_up(cluster: Cluster, load:
         until(lambda: Scrape(cluster.master_replicator).sum("whimbrel_replication_lag_seconds") > 0.3)
     finally:
         slave.signal(signal.SIGCONT)
-    eventually(cluster, "RM", "whimbrel_replication_lag_bytes", 0)
-    eventually(cluster, "RM", "whimbrel_replication_lag_seconds", 0)
+    until_counted(cluster, "RM", "whimbrel_replication_lag_bytes", 0)
+    until_counted(cluster, "RM", "whimbrel_replication_lag_seconds", 0)
 
 
 @pytest.mark.parametrize("place", ["N", "M", "RM"])

@@ -5,7 +5,7 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Iterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +15,8 @@ import grpc.aio
 import pytest
 
 from integration.registering import facts_of
-from support.cluster.processes import Cluster, Process, program, until, until_async
+from support.cluster.processes import Cluster, Process, program
+from support.waiting import until, until_async
 from whimbrel.broker.cluster.registration import Registration
 from whimbrel.client import sync
 from whimbrel.model.message import Message
@@ -120,30 +121,18 @@ class Held:
 
     async def __aenter__(self) -> "Held":
         self.registration.start()
-        await eventually(lambda: all(self.registration.accepted.values()))
+        await until_async(lambda: all(self.registration.accepted.values()))
         return self
 
     async def __aexit__(self, *_: object) -> None:
         await self.registration.stop()
 
 
-async def eventually(condition: Callable[[], Any], within_s: float = 10) -> float:
-    """Wait until `condition`, awaited when it is to be, holds; return the seconds that took."""
-    begun = time.monotonic()
-
-    async def holds() -> Any:
-        found = condition()
-        return await found if isinstance(found, Awaitable) else found
-
-    await until_async(holds, within_s=within_s)
-    return time.monotonic() - begun
-
-
 async def settled(client: Client) -> None:
     async def ready() -> bool:
         return bool((await client.cluster()).settled)
 
-    await eventually(ready)
+    await until_async(ready)
 
 
 async def test_registered_topic_has_a_route_with_the_broker_s_port(nameserver: Process) -> None:
@@ -197,7 +186,7 @@ async def test_young_nameserver_says_not_ready_instead_of_not_found(tmp_path: Pa
 async def test_session_hears_at_once_that_the_nameserver_is_settled(tmp_path: Path) -> None:
     with Process(tmp_path, "nameserver", "young", lease_s=600, renew_s=1.5) as process:
         async with Held(facts_of("a", 0, 9001, "T"), process.grpc) as held:
-            await eventually(lambda: held.settled[process.grpc])
+            await until_async(lambda: held.settled[process.grpc])
 
 
 @pytest.mark.transport
@@ -226,14 +215,14 @@ async def test_a_new_leader_takes_the_route_over_and_all_members_stand_in_it(tmp
                 told = third.members.get(nameserver.grpc, ())
                 return [(one.broker_id, one.member_id, one.epoch) for one in told]
 
-            await eventually(lambda: known() == [(0, 1, 7), (2, 2, 7)])
+            await until_async(lambda: known() == [(0, 1, 7), (2, 2, 7)])
             assert await ports() == [9001, 9002, 9003]
             second.change(member(2, 8, leads=True))
-            await eventually(lambda: first.displaced_by.endswith(":9002"))
+            await until_async(lambda: first.displaced_by.endswith(":9002"))
             assert await ports() == [9002, 9003]
-            await eventually(lambda: known() == [(0, 2, 8)])
+            await until_async(lambda: known() == [(0, 2, 8)])
             first.change(member(1, 8))
-            await eventually(lambda: known() == [(0, 2, 8), (1, 1, 8)])
+            await until_async(lambda: known() == [(0, 2, 8), (1, 1, 8)])
             assert await ports() == [9002, 9001, 9003]
             brokers = (await client.cluster()).brokers
             described = [(one.broker_id, one.member_id, one.epoch) for one in brokers]
@@ -315,9 +304,11 @@ async def test_killed_broker_is_out_of_the_route_at_once(
     nameserver: Process, stand_in: subprocess.Popen[bytes]
 ) -> None:
     async with asking(nameserver) as client:
-        await eventually(lambda: has_route(client))
+        await until_async(lambda: has_route(client))
         stand_in.kill()
-        took = await eventually(lambda: has_no_route(client))
+        killed_at = time.monotonic()
+        await until_async(lambda: has_no_route(client))
+        took = time.monotonic() - killed_at
         print(f"out of the route {took * 1000:.0f} ms after the kill")
         assert took < LEASE_S / 2, "the lease took it out, not the broken stream"
 
@@ -326,12 +317,14 @@ async def test_hung_broker_is_out_of_the_route_when_its_lease_ends(
     nameserver: Process, stand_in: subprocess.Popen[bytes]
 ) -> None:
     async with asking(nameserver) as client:
-        await eventually(lambda: has_route(client))
+        await until_async(lambda: has_route(client))
         os.kill(stand_in.pid, signal.SIGSTOP)
-        took = await eventually(lambda: has_no_route(client), within_s=LEASE_S + 2)
+        stopped_at = time.monotonic()
+        await until_async(lambda: has_no_route(client), within_s=LEASE_S + 2)
+        took = time.monotonic() - stopped_at
         assert took > LEASE_S / 2, "it was the stream that broke"
         os.kill(stand_in.pid, signal.SIGCONT)
-        await eventually(lambda: has_route(client))
+        await until_async(lambda: has_route(client))
 
 
 async def has_route(client: Client) -> bool:
@@ -347,12 +340,12 @@ async def test_slave_takes_the_master_s_place_for_reading(nameserver: Process) -
         async with Held(facts_of("a", 0, 9001, "T", log_end=500), nameserver.grpc):
             got = (await client.route("T")).message_queues[0]
             assert (got.broker.endpoints.addresses[0].port, got.permission) == (9001, v2.READ_WRITE)
-            await eventually(lambda: slave.members[nameserver.grpc])
+            await until_async(lambda: slave.members[nameserver.grpc])
             (master,) = slave.members[nameserver.grpc]
             assert master == Member(
                 broker_id=0, address="127.0.0.1:9001", ha_address="127.0.0.1:10912", log_begin=0, log_end=500
             )
-        await eventually(lambda: not slave.members[nameserver.grpc])
+        await until_async(lambda: not slave.members[nameserver.grpc])
         got = (await client.route("T")).message_queues[0]
         assert (got.broker.id, got.broker.endpoints.addresses[0].port, got.permission) == (0, 9002, v2.READ)
 
@@ -361,7 +354,7 @@ async def test_changed_topics_are_told_at_once(tmp_path: Path) -> None:
     with Process(tmp_path, "nameserver", "slow", lease_s=600, renew_s=300) as process:
         async with asking(process) as client, Held(facts_of("a", 0, 9001, "T"), process.grpc) as held:
             held.change(facts_of("a", 0, 9001, "U", counter=2))
-            await eventually(lambda: is_known(client, "U"))
+            await until_async(lambda: is_known(client, "U"))
             assert await client.code("T") != 20000
 
 
@@ -380,7 +373,7 @@ async def test_nameservers_share_nothing_and_a_dead_one_delays_nobody(
                     assert await client.code("U") == 20000
                     assert await other_client.code("U") != 20000
                 other.kill()
-                await eventually(lambda: held.lost == [other.grpc])
+                await until_async(lambda: held.lost == [other.grpc])
                 assert held.registration.accepted == {nameserver.grpc: True, other.grpc: False}
                 assert await client.code("T") == 20000
 
@@ -388,10 +381,10 @@ async def test_nameservers_share_nothing_and_a_dead_one_delays_nobody(
 async def test_broker_registers_again_after_the_nameserver_s_restart(nameserver: Process) -> None:
     async with Held(facts_of("a", 0, 9001, "T"), nameserver.grpc) as held:
         nameserver.kill()
-        await eventually(lambda: held.lost == [nameserver.grpc])
+        await until_async(lambda: held.lost == [nameserver.grpc])
         nameserver.start()
         async with asking(nameserver) as client:
-            await eventually(lambda: has_route(client))
+            await until_async(lambda: has_route(client))
             assert held.registration.accepted == {nameserver.grpc: True}
 
 

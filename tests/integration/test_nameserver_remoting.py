@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from integration.registering import facts_of
-from integration.test_nameserver import Held, asking, eventually
+from integration.test_nameserver import Held, asking, settled
 from support.cluster.processes import Process
 from support.systems.real_broker import Remoting
 from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as v2
@@ -60,7 +60,7 @@ async def test_both_ports_tell_what_brokers_have_registered(nameserver: Process)
         Held(facts_of("a", 0, 9001, "T"), nameserver.grpc),
         Held(facts_of("a", 1, 9002, "T"), nameserver.grpc),
     ):
-        await eventually(lambda: settled(client))
+        await settled(client)
         expected = '{"brokerDatas":[{"brokerAddrs":{0:"127.0.0.1:9001",1:"127.0.0.1:9002"},"brokerName":"a"'
         for address in (nameserver.grpc, alias(nameserver)):
             code, _, body = ask(address, ROUTE, topic="T")
@@ -79,10 +79,6 @@ async def test_both_ports_tell_what_brokers_have_registered(nameserver: Process)
         ), counted
 
 
-async def settled(client: Any) -> bool:
-    return bool((await client.cluster()).settled)
-
-
 def scraped(process: Process) -> list[str]:
     """Return what a process shows of requests of this protocol."""
     with urllib.request.urlopen(f"http://{process.ready['metrics']}/metrics", timeout=10) as answer:
@@ -95,7 +91,7 @@ async def test_what_tools_change_shows_in_routes_of_both_protocols(nameserver: P
     address = alias(nameserver)
     facts = facts_of("a", 0, 9001, "T", "U")
     async with asking(nameserver) as client, Held(facts, nameserver.grpc) as held:
-        await eventually(lambda: settled(client))
+        await settled(client)
         assert ask(address, 100, namespace="ORDER_TOPIC_CONFIG", key="T", value="a:4")[0] == 0
         assert queues_of(address, "T") == ({"a": 6}, "a:4")
         assert ask(address, 205, brokerName="a")[:2] == (0, {"wipeTopicCount": "2"})

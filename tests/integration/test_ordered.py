@@ -19,7 +19,8 @@ import grpc
 import pytest
 
 from support.cluster.broker_api import Api, Received, message
-from support.cluster.processes import Cluster, Process, until
+from support.cluster.processes import Cluster, Process
+from support.waiting import until
 from whimbrel.broker.produce.placement import owner_of_group
 from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as v2
 from whimbrel.pb.whimbrel.admin.v1 import admin_service_pb2 as admin

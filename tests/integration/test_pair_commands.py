@@ -7,7 +7,8 @@ import pytest
 
 from integration.test_broker_cluster import Peer
 from support.cluster.elections import bodies_of
-from support.cluster.processes import Cluster, Process, until
+from support.cluster.processes import Cluster, Process
+from support.waiting import until
 from whimbrel.cli.main import main
 from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as v2
 

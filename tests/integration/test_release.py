@@ -19,7 +19,7 @@ from zipfile import ZipFile
 import pytest
 
 import whimbrel
-from support.cluster.processes import until
+from support.waiting import until
 
 pytestmark = [pytest.mark.process, pytest.mark.slow, pytest.mark.timeout(300)]
 

@@ -13,9 +13,10 @@ import pytest
 
 from integration.test_broker_cluster import Peer
 from support.cluster.elections import ElectedGroup
-from support.cluster.processes import Cluster, lone_broker, until
+from support.cluster.processes import Cluster, lone_broker
 from support.remoting.handlers import messages_in, send_fields
 from support.remoting.wire import Wire, heartbeat, pull_fields
+from support.waiting import until
 from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as v2
 from whimbrel.rpc.remoting.command import Command
 from whimbrel.rpc.remoting.signatures import signature_of

@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 
 from integration.test_broker_cluster import Peer
-from support.cluster.processes import Cluster, until
+from support.cluster.processes import Cluster
 from support.remoting.wire import Wire, heartbeat
+from support.waiting import until
 
 pytestmark = pytest.mark.process
 

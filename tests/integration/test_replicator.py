@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from support.cluster.processes import Process, until
+from support.cluster.processes import Process
 from support.store.master_log import MasterLog, log_files, same_log
+from support.waiting import until
 from whimbrel.ha.frames import FRAME_HEADER, REPORT
 from whimbrel.ha.protocol import COMPARE_BYTES
 from whimbrel.store.commitlog import LogWriter

@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from support.cluster.earlier import CURRENT, exchange, services_of
-from support.cluster.processes import Cluster, until
+from support.cluster.processes import Cluster
 from support.history.noting import Load, read_all
+from support.waiting import until
 from whimbrel.client.sync import Admin
 from whimbrel.store.shared_page import SharedPage
 from whimbrel.store.verify import verify

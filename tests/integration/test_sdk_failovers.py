@@ -14,8 +14,8 @@ import pytest
 from chaos.faults import BROKER
 from chaos.group import Group
 from support.cluster.elections import ElectedGroup, Member
-from support.cluster.processes import elapse
 from support.systems.sdk_programs import LANGUAGES, Program, remote_ports
+from support.waiting import elapse
 from whimbrel.client import sync
 
 pytestmark = pytest.mark.process

@@ -13,8 +13,8 @@ import grpc
 import pytest
 
 from support.cluster.broker_api import Api
-from support.cluster.processes import until
 from support.systems.sdk_programs import LANGUAGES, DevCluster, Missing, Program, prepare
+from support.waiting import until
 from whimbrel.broker.produce.placement import owner_of_group
 from whimbrel.client import MessageType, ReceivedMessage
 from whimbrel.client.sync import Admin, PullConsumer

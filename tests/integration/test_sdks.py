@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable, Iterator
 
 import pytest
 
-from support.cluster.processes import until
 from support.systems.sdk_programs import LANGUAGES, DevCluster, Program, home
+from support.waiting import until
 
 pytestmark = pytest.mark.process
 

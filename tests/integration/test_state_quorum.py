@@ -10,7 +10,7 @@ import pytest
 
 from support.cluster.broker_api import queue
 from support.cluster.elections import ElectedGroup, Member, bodies_of
-from support.cluster.processes import until
+from support.waiting import until
 from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as v2
 from whimbrel.pb.whimbrel.admin.v1 import admin_service_pb2 as admin
 

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from support.cluster.processes import Cluster, until
+from support.cluster.processes import Cluster
+from support.waiting import until
 from whimbrel.client import sync
 from whimbrel.model.message import Message
 

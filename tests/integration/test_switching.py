@@ -20,7 +20,8 @@ import pytest
 
 from support.cluster.broker_api import Api, duration, message
 from support.cluster.broker_api import queue as queue_of
-from support.cluster.processes import transport, until
+from support.cluster.processes import transport
+from support.waiting import until
 from whimbrel.broker.broker import Broker
 from whimbrel.broker.options import BrokerOptions
 from whimbrel.broker.produce.appender import Appender

@@ -14,7 +14,8 @@ from typing import Any
 
 import pytest
 
-from support.cluster.processes import environment, program, until
+from support.cluster.processes import environment, program
+from support.waiting import until
 from whimbrel.client import sync
 from whimbrel.errors import GroupNotFound, MessageTooLarge, TopicNotFound
 from whimbrel.model.message import Message

@@ -24,10 +24,11 @@ import pytest
 
 from support.cluster.broker_api import message
 from support.cluster.elections import ElectedGroup
-from support.cluster.processes import COMMAND, Cluster, dev, environment, until
+from support.cluster.processes import COMMAND, Cluster, dev, environment
 from support.cluster.spans import Receiver, memory_provider
 from support.history.sdk_notes import SdkLoad
 from support.remoting.wire import Wire
+from support.waiting import until
 from whimbrel.cli.message_trace import MessageTrace, Span, lines, structure, trace_of
 from whimbrel.client import (
     Admin,

@@ -15,8 +15,9 @@ import pytest
 
 from support import provenance
 from support.cluster.broker_api import Api, duration, message
-from support.cluster.processes import Cluster, Process, until
+from support.cluster.processes import Cluster, Process
 from support.systems.sdk_programs import Missing, Program, prepare
+from support.waiting import until
 from whimbrel.model.names import HALF_OP_TOPIC, HALF_TOPIC, UNDECIDED_TOPIC
 from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as v2
 from whimbrel.pb.apache.rocketmq.v2 import service_pb2 as messaging

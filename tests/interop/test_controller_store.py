@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from support.cluster.elections import ElectedGroup, Member, bodies_of
-from support.cluster.processes import until
 from support.systems.real_broker import Controller, Remoting, Server, broker, name_server, need_kit
+from support.waiting import until
 from whimbrel.broker.export import export
 from whimbrel.ha.epochs import Epochs
 from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as v2

@@ -13,8 +13,9 @@ import pytest
 
 from integration.test_transactions import SIZES, records
 from support.cluster.broker_api import Api
-from support.cluster.processes import Process, until
+from support.cluster.processes import Process
 from support.systems.real_broker import Remoting, Server, broker, name_server
+from support.waiting import until
 from whimbrel.pb import Timestamp
 from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as v2
 from whimbrel.pb.whimbrel.admin.v1 import admin_service_pb2 as admin

@@ -17,9 +17,10 @@ import pytest
 
 from integration.test_transactions import SIZES, Checked
 from support.cluster.broker_api import Api, message
-from support.cluster.processes import Process, until
+from support.cluster.processes import Process
 from support.store.master_log import same_log
 from support.systems.real_broker import Remoting, Server, broker, name_server
+from support.waiting import until
 from whimbrel.model.names import DEAD_LETTER_PREFIX, HALF_OP_TOPIC, HALF_TOPIC, TIMER_TOPIC, UNDECIDED_TOPIC
 from whimbrel.pb import Timestamp
 from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as v2

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from support.cluster.processes import until
 from support.systems.real_broker import Remoting, broker, free_port, name_server
+from support.waiting import until
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow]
 

@@ -15,8 +15,9 @@ from shutil import copytree
 
 import pytest
 
-from support.cluster.processes import Process, until
+from support.cluster.processes import Process
 from support.systems.real_broker import Remoting, Server, broker, name_server, need_kit, resolved
+from support.waiting import until
 from whimbrel.store.inspect import dump_records
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(240)]

@@ -17,8 +17,9 @@ from pathlib import Path
 
 import pytest
 
-from support.cluster.processes import Cluster, until
+from support.cluster.processes import Cluster
 from support.systems.real_broker import kit, need_kit
+from support.waiting import until
 
 pytestmark = pytest.mark.interop
 

@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from support.cluster.processes import Process, until
+from support.cluster.processes import Process
 from support.systems.real_broker import Remoting, kit, need_kit
+from support.waiting import until
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow]
 

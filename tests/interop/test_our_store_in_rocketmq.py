@@ -16,8 +16,9 @@ import grpc
 import pytest
 
 from support.cluster.broker_api import Api, message, queue
-from support.cluster.processes import Process, until
+from support.cluster.processes import Process
 from support.systems.real_broker import Remoting, Server, broker, free_port, kit, name_server, need_kit
+from support.waiting import until
 from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as v2
 from whimbrel.pb.whimbrel.admin.v1 import admin_service_pb2 as admin
 from whimbrel.store import jsonconfig

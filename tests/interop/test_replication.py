@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from support.cluster.processes import Process, until
+from support.cluster.processes import Process
 from support.store.master_log import MasterLog, log_files, same_log
 from support.systems.real_broker import Remoting, Server, broker, name_server, need_kit
+from support.waiting import until
 from whimbrel.store.shared_page import SharedPage
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(240)]

@@ -16,8 +16,9 @@ import pytest
 from integration.test_transactions import SIZES, records
 from interop.test_delayed_in_rocketmq import REAL, SEND_MESSAGE, TOPIC, bodies, check_times, received
 from support.cluster.broker_api import Api
-from support.cluster.processes import Process, until
+from support.cluster.processes import Process
 from support.systems.real_broker import Remoting, Server, broker, name_server
+from support.waiting import until
 from whimbrel.model.names import TIMER_TOPIC
 from whimbrel.pb import Timestamp
 from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as v2

@@ -15,8 +15,9 @@ import grpc
 import pytest
 
 from integration.test_transactions import NEVER, SIZES, SOON, Checked, opened, records
-from support.cluster.processes import Process, until
+from support.cluster.processes import Process
 from support.systems.real_broker import Remoting, Server, broker, name_server
+from support.waiting import until
 from whimbrel.model.names import HALF_OP_TOPIC, HALF_TOPIC
 from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as v2
 from whimbrel.store.codec import decode_record

@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 
-from support.lane.brokers import CLIENT, STYLES, Client, Side, answers, frame, same
+from support.http2.frames import frame
+from support.lane.brokers import CLIENT, STYLES, Client, Side, answers, same
 from support.lane.logs import lane_or_skip
 from support.lane.pair import OPTIONS, last_arrivals, play_all, request
 from support.lane.traffic import cuts, some_bytes
@@ -103,7 +104,7 @@ class Several:
         for (python, compiled), client in zip(self.connections, clients, strict=True):
             assert python[1].closing == compiled[1].closing
             if not (python[1].closing or client.garbled):
-                one, other = (answers(b"".join(sink.written), client.reset) for _, sink in (python, compiled))
+                one, other = (answers(sink.sent, client.reset) for _, sink in (python, compiled))
                 same(one, other, "answers")
         same(self.python.contents(), self.compiled.contents(), "store")
         same(last_arrivals(self.python), last_arrivals(self.compiled), "arrivals")

@@ -90,7 +90,7 @@ def test_a_panic_in_a_pull_leaves_all_of_it_to_python(
         monkeypatch.setattr(messages, "native", Panicking())
         two.feed(history.pull("g", "one", 0))
         two.feed(history.pull("g", "one", 0))
-        python, compiled = (answers(b"".join(sink.written), frozenset()) for _, sink in two.connections)
+        python, compiled = (answers(sink.sent, frozenset()) for _, sink in two.connections)
         same(python, compiled, "answers")
         assert (lane.failures, lane.active) == (1, False)
         assert [told[2] for told in two.compiled.delivered] == [1, 1]

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from support.lane.brokers import GROUPS, STYLES, frame
+from support.http2.frames import frame
+from support.lane.brokers import GROUPS, STYLES
 from support.lane.consumers import CLASSES, History, append_odd, odd_draft, some_filter
 from support.lane.pair import SEED, play_all, request, run
 from whimbrel.broker.consume.receipts import ReceiptHandle

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from support.lane.brokers import STYLES, Client, frame
+from support.http2.frames import frame
+from support.lane.brokers import STYLES, Client
 from support.lane.pair import SEED, Two, play_all, request, run
 from support.lane.traffic import cuts, interleaved, some_bytes
 from support.store.stores import NOW

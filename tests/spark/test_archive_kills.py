@@ -21,7 +21,8 @@ import pytest
 
 from spark.topics import fill
 from support import provenance
-from support.cluster.processes import Cluster, elapse, environment, until
+from support.cluster.processes import Cluster, environment
+from support.waiting import elapse, until
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(1500)]
 

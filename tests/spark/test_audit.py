@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
-from support.cluster.processes import Cluster, until
+from support.cluster.processes import Cluster
 from support.store import goldens
 from support.store.stores import FILE, OPTIONS, make_draft, open_master
+from support.waiting import until
 from whimbrel.client import Message
 from whimbrel.client.sync import Producer
 from whimbrel.spark.auditing.members import Member, bytes_between

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from spark.topics import bodies, fill
-from support.cluster.processes import Cluster, until
+from support.cluster.processes import Cluster
+from support.waiting import until
 from whimbrel.client.sync import Admin
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]

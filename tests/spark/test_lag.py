@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from support.cluster.processes import Cluster, until
+from support.cluster.processes import Cluster
+from support.waiting import until
 from whimbrel.client import Message
 from whimbrel.client.sync import Admin, Consumer, Producer
 from whimbrel.spark.jobs import JobError

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from spark.topics import confirmed
-from support.cluster.processes import Cluster, until
+from support.cluster.processes import Cluster
 from support.store.stores import NOW, OPTIONS, make_draft
+from support.waiting import until
 from whimbrel.client import Message
 from whimbrel.client.sync import Admin, Producer
 from whimbrel.spark.jobs import JobError

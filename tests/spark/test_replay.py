@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 
 from spark.topics import fill
-from support.cluster.processes import COMMAND, Cluster, environment, until, wait_for_session_end
+from support.cluster.processes import COMMAND, Cluster, environment, wait_for_session_end
+from support.waiting import until
 from whimbrel.client.sync import Admin
 from whimbrel.errors import Forbidden
 from whimbrel.model.message import MessageType

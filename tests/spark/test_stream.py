@@ -15,7 +15,8 @@ import pytest
 
 from spark.topics import fill
 from support import provenance
-from support.cluster.processes import Cluster, environment, until
+from support.cluster.processes import Cluster, environment
+from support.waiting import until
 from whimbrel.client import Message
 from whimbrel.client.sync import Admin, Producer
 

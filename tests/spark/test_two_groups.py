@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from spark.commands import Command
-from support.cluster.processes import until
 from support.systems.sdk_programs import DevCluster
+from support.waiting import until
 from whimbrel.client import Message, MessageType, Resolution
 from whimbrel.client.sync import Admin, Producer
 from whimbrel.rpc.api.bulk_calls import describe_queues, open_bulk_channel

@@ -19,7 +19,8 @@ from typing import Any
 import pytest
 
 from spark.topics import fill
-from support.cluster.processes import Cluster, environment, until
+from support.cluster.processes import Cluster, environment
+from support.waiting import until
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 

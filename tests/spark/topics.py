@@ -3,7 +3,8 @@
 import contextlib
 from typing import Any
 
-from support.cluster.processes import Cluster, Process, until
+from support.cluster.processes import Cluster, Process
+from support.waiting import until
 from whimbrel.client import Message
 from whimbrel.client.sync import Admin, Producer
 from whimbrel.errors import AlreadyExists

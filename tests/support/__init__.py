@@ -8,7 +8,7 @@
     store/          stores and records in memory and on disks that fail; RocketMQ's recorded stores
     broker/         parts of a broker without the rest: consumption, transactions, letters, SQL cases
     replication/    a master and its slaves or members without brokers, and their conversations as text
-    http2/          peers of the gRPC port: raw bytes, raw calls, scripts, echo servers
+    http2/          peers of the gRPC port, listed there: raw bytes, raw calls, scripts, echo servers
     remoting/       peers and handlers of the remoting protocol
     lane/           the compiled lane beside Python, on the same input
     systems/        programs of others (RocketMQ, its SDKs, etcd), and stand-ins for them

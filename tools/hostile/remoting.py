@@ -6,7 +6,8 @@ import struct
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from hostile.attackers import Ended, Peer, Target
+from hostile.attackers import Target
+from support.http2.blocking import Ended, Peer
 from support.remoting.handlers import frame, send_fields
 
 __all__ = [

@@ -23,9 +23,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hostile import remoting
-from hostile.attackers import HONEST_HOST, Caller, Ended, Honest, Peer, Target, Watch, dial, request_fields
+from hostile.attackers import HONEST_HOST, Honest, Target, Watch
 from support.cluster.processes import Cluster
-from support.http2.raw_peer import END_HEADERS, HEADERS, HELLO, SETTINGS, WINDOW, frame, message, setting, u32
+from support.http2 import blocking
+from support.http2.blocking import HEALTH, Caller, Ended, Peer, dial
+from support.http2.frames import HELLO, SETTINGS, WINDOW, call, frame, headers, setting, u32
 from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as v2
 from whimbrel.pb.apache.rocketmq.v2 import service_pb2 as messaging
 from whimbrel.pb.whimbrel.admin.v1 import admin_service_pb2 as admin
@@ -41,7 +43,6 @@ WAIT_S_MAX = 5.0
 
 MESSAGING = "/apache.rocketmq.v2.MessagingService/"
 ADMIN = "/whimbrel.admin.v1.AdminService/"
-HEALTH = "/grpc.health.v1.Health/Check"
 CLIENT = (("x-mq-client-id", "hostile@1"), ("x-mq-protocol", "v2"))
 TOPIC = "attacked"
 OPEN_FILES = 2048  # that the broker may have; attackers open more
@@ -127,12 +128,7 @@ TABLE_HEAD = (
 
 def open_streams(count: int, *, whole: bool) -> bytes:
     """Return the begins of calls, or whole ones."""
-    block = request_fields(HEALTH)
-    calls = (
-        frame(HEADERS, END_HEADERS, 2 * n + 1, block) + (message(2 * n + 1) if whole else b"")
-        for n in range(count)
-    )
-    return b"".join(calls)
+    return b"".join((call if whole else headers)(2 * n + 1, HEALTH) for n in range(count))
 
 
 def window_updates(target: Target) -> None:
@@ -361,7 +357,7 @@ def connections(target: Target) -> None:
 def ask_for_a_topic(address: str, name: str) -> None:
     """Create a topic, which writes a file, from another host."""
     topic = admin.Topic(name=name, read_queues=1, write_queues=1, permission=6)
-    with Caller(Target(address, 0, 0), source=HONEST_HOST) as caller:
+    with Caller(blocking.Target(address), source=HONEST_HOST) as caller:
         status = caller.call(ADMIN + "CreateTopic", admin.CreateTopicRequest(topic=topic).SerializeToString())
     assert status == 0, f"CreateTopic ended with {status}"
 
@@ -443,7 +439,7 @@ def rig(folder: Path) -> Iterator[Rig]:
         cluster.master.wait_ready()
         cluster.wait_usable()
         ask_for_a_topic(cluster.master.grpc, TOPIC)
-        with Caller(Target(cluster.master.grpc, 0, 0), source=HONEST_HOST) as caller:
+        with Caller(blocking.Target(cluster.master.grpc), source=HONEST_HOST) as caller:
             group = admin.CreateGroupRequest(
                 group=admin.Group(name="held", max_attempts=3, consume_enabled=True)
             )

@@ -20,7 +20,8 @@ import grpc
 
 from integration.test_broker_cluster import Peer
 from support.cluster.broker_api import message, queue
-from support.cluster.processes import Process, until
+from support.cluster.processes import Process, kill_all
+from support.waiting import until
 from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as v2
 
 __all__ = ["ElectedGroup", "Load", "Member", "bodies_of", "loaded"]
@@ -72,10 +73,7 @@ class Member:
 
     def kill(self) -> None:
         """End both at once."""
-        for process in self.processes:
-            process.signal(signal.SIGKILL)
-        for process in self.processes:
-            process.wait()
+        kill_all(self.processes)
 
     def start(self) -> None:
         """Start both again."""
@@ -156,6 +154,13 @@ class ElectedGroup:
         found = until(lambda: self.leader(*besides), timeout=timeout, what="a leader")
         assert isinstance(found, Member)
         return found
+
+    def await_sending(self) -> Member:
+        """Return the leader, once a send to it holds."""
+        leader = self.await_leader()
+        peer = leader.peer
+        until(lambda: peer.send("t", b"first").status.code == v2.OK, timeout=10, what="a send that holds")
+        return leader
 
 
 class Load:

@@ -10,7 +10,6 @@ A `Process` is ready when its ready file is there. The ports it got at its first
 ones, so that peers find it again. Whatever still runs when the test process ends is killed.
 """
 
-import asyncio
 import atexit
 import json
 import os
@@ -20,11 +19,12 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from support.waiting import polls, until
 from whimbrel.broker.options import BrokerOptions
 
 __all__ = [
@@ -34,21 +34,16 @@ __all__ = [
     "Cluster",
     "Process",
     "StartFailed",
-    "always",
     "dev",
-    "elapse",
+    "kill_all",
     "lone_broker",
-    "polls",
     "program",
     "transport",
-    "until",
-    "until_async",
     "wait_for_session_end",
 ]
 
 READY_TIMEOUT_S = 30.0  # a machine with all cores taken by other tests; a quiet one needs about one second
 STOP_TIMEOUT_S = 20.0
-POLL_S = 0.01
 
 COMMAND = "from whimbrel.cli.main import run; run()"  # `python -c` it: the installed program may be another
 # Stands before it where the child is to be interrupted: shells start what runs in the background with SIGINT
@@ -62,59 +57,6 @@ alive: set["Process"] = set()
 
 class StartFailed(AssertionError):
     """A process ended, or was not ready in time; carries the end of its log."""
-
-
-def polls(seconds: float, *, every_s: float = POLL_S) -> Iterator[None]:
-    """Yield at once and then every `every_s` until the time is over, to look at other processes each time.
-
-    No test sleeps but in here: what happens in the process of the test itself has events to wait for.
-    """
-    deadline = time.monotonic() + seconds
-    yield
-    while (left := deadline - time.monotonic()) > 0:
-        time.sleep(min(every_s, left))
-        yield
-
-
-def until(
-    condition: Callable[[], Any],
-    *,
-    timeout: float = 10.0,
-    what: str | Callable[[], str] = "the condition",
-    every_s: float = POLL_S,
-) -> Any:
-    """Wait for `condition` to return something true, and return that; fail after `timeout` seconds.
-
-    Args:
-        what: what is waited for, for the failure; a function is called then.
-    """
-    for _ in polls(timeout, every_s=every_s):
-        if value := condition():
-            return value
-    raise AssertionError(f"{what if isinstance(what, str) else what()}: not within {timeout} s")
-
-
-async def until_async(
-    condition: Callable[[], Awaitable[Any]], *, within_s: float = 10.0, what: str = "the condition"
-) -> Any:
-    """Do the same for a condition that is awaited."""
-    waits = polls(within_s)
-    while await asyncio.to_thread(next, waits, waits) is not waits:
-        if value := await condition():
-            return value
-    raise AssertionError(f"{what}: not within {within_s} s")
-
-
-def always(condition: Callable[[], Any], seconds: float, what: str) -> None:
-    """Fail if `condition` returns something false within `seconds`."""
-    for _ in polls(seconds):
-        assert condition(), what
-
-
-def elapse(seconds: float) -> None:
-    """Let other processes run, or stand still, for a time."""
-    for _ in polls(seconds, every_s=seconds):
-        pass
 
 
 def environment(services: Path = SERVICES) -> dict[str, str]:
@@ -323,6 +265,14 @@ class Process:
         return "\n".join(self.log.read_text(encoding="utf-8", errors="replace").splitlines()[-lines:])
 
 
+def kill_all(processes: Sequence[Process]) -> None:
+    """End processes at once: all get the signal before any is waited for."""
+    for process in processes:
+        process.signal(signal.SIGKILL)
+    for process in processes:
+        process.wait()
+
+
 def spelled(value: object) -> str:
     """Return a setting as it stands on a command line."""
     if isinstance(value, bool):
@@ -447,11 +397,8 @@ class Cluster:
         ]
 
     def kill(self) -> None:
-        """End everything at once: all get the signal before any is waited for."""
-        for process in self.processes:
-            process.signal(signal.SIGKILL)
-        for process in self.processes:
-            process.wait()
+        """End everything at once."""
+        kill_all(self.processes)
 
     def restart(self) -> None:
         """Start again whatever does not run, and wait until all are ready."""

@@ -31,7 +31,6 @@ nothing else is forgiven.
 import itertools
 import queue
 import random
-import struct
 import threading
 import time
 from collections import Counter, defaultdict
@@ -43,7 +42,8 @@ from typing import Any, Self
 import grpc
 
 from support.cluster.broker_api import Api
-from support.cluster.processes import until
+from support.store.master_log import records_in_log
+from support.waiting import until
 from whimbrel.model.names import DEAD_LETTER_PREFIX
 from whimbrel.pb import Timestamp
 from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as v2
@@ -60,7 +60,6 @@ MESSAGE_GROUPS = 5
 PAUSE_S = 0.03  # between two messages of a producer, and after a failed call
 CALL_S = 5.0  # a call's deadline, longer than the broker waits for flush and slaves
 INVISIBLE_S = 10  # the least that is allowed
-BLANK = 0xCBD43194  # magic of the record that ends a file
 
 COMMIT, ROLLBACK = v2.COMMIT, v2.ROLLBACK
 
@@ -115,16 +114,8 @@ class Refused(Exception):
 
 
 def messages_in_log(store: Path) -> Iterator[StoredMessage]:
-    """Yield all messages in a commitlog, with what ends its files left out."""
-    for path in sorted((store / "commitlog").iterdir()):
-        data = path.read_bytes()
-        position = 0
-        while position + 8 <= len(data):
-            size, magic = struct.unpack_from(">iI", data, position)
-            if magic == BLANK or size <= 0:
-                break
-            yield decode_record(data[position : position + size])
-            position += size
+    """Yield all messages in a commitlog."""
+    return map(decode_record, records_in_log(store))
 
 
 class KindsLoad:

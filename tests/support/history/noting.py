@@ -23,8 +23,8 @@ from collections import Counter
 from collections.abc import Callable, Set
 from typing import Self
 
-from support.cluster.processes import until
 from support.history.histories import Finding, History, Outcome, Place, Sent, outcome_of
+from support.waiting import until
 from whimbrel.client import Consumer, Message, Producer, PullConsumer, sync
 from whimbrel.client.options import ConsumerOptions, ProducerOptions
 from whimbrel.client.retry import RetryPolicy

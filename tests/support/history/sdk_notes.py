@@ -9,8 +9,9 @@ from collections import defaultdict
 from collections.abc import Iterable
 from pathlib import Path
 
-from support.cluster.processes import polls, program, until
+from support.cluster.processes import program
 from support.history.histories import History, Place
+from support.waiting import polls, until
 from whimbrel.broker.consume.receipts import ReceiptHandle
 
 __all__ = ["SdkLoad", "note_drain", "note_sends"]

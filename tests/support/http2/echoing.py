@@ -18,7 +18,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from support.systems.sdk_programs import Missing, cache, copied, run, tool
+from support.systems.sdk_programs import Missing, cache, copied, java_classes, node_packages, run, tool
 from whimbrel.deferred import Deferred
 from whimbrel.errors import NotSupported, TopicNotFound
 from whimbrel.rpc.server import loop
@@ -219,20 +219,10 @@ def prepare(language: str) -> tuple[str, ...]:
         run([tool("go"), "build", "-mod=mod", "-o", "echo", "."], folder, "go build", BUILD_TIMEOUT_S)
         return (str(folder / "echo"),)
     if name == "nodejs":
-        node, npm = tool("node"), tool("npm")
-        if not (folder / "node_modules" / "@grpc" / "grpc-js").exists():
-            run([npm, "install", "--no-audit", "--no-fund"], folder, "npm install", BUILD_TIMEOUT_S)
-        return (node, str(folder / "echo.js"))
+        return (node_packages(folder, "@grpc/grpc-js", BUILD_TIMEOUT_S), str(folder / "echo.js"))
     if name == "java":
-        java, javac, mvn = tool("java"), tool("javac"), tool("mvn")
-        if not (folder / "jars").exists():
-            words = ["dependency:copy-dependencies", f"-DoutputDirectory={folder / 'jars.part'}"]
-            run([mvn, "-q", "-B", *words], folder, "mvn dependency:copy-dependencies", BUILD_TIMEOUT_S)
-            (folder / "jars.part").rename(folder / "jars")
-        classes = f"{folder / 'jars'}/*"
-        compile_it = [javac, "-cp", classes, "-d", str(folder / "classes"), str(folder / "Echo.java")]
-        run(compile_it, folder, "javac", BUILD_TIMEOUT_S)
-        return (java, "-Xmx512m", "-XX:TieredStopAtLevel=1", "-cp", f"{folder / 'classes'}:{classes}", "Echo")
+        java, path = java_classes(folder, "Echo", BUILD_TIMEOUT_S)
+        return (java, "-Xmx512m", "-XX:TieredStopAtLevel=1", "-cp", path, "Echo")
     assert name == "cpp"
     compiler, config = tool("g++"), tool("pkg-config")
     asked = subprocess.run([config, "--libs", "grpc++"], capture_output=True, text=True, check=False)

@@ -13,10 +13,10 @@ import asyncio
 from collections.abc import Sequence
 from typing import Self, cast
 
+from support.http2.frames import block, status_of
 from whimbrel.rpc.http2.connection import Connection
 from whimbrel.rpc.http2.errors import Code
 from whimbrel.rpc.http2.grpc_format import Assembler, prefixed
-from whimbrel.rpc.http2.hpack import encode, value_of
 from whimbrel.rpc.http2.stream import Data, Drained, Event, GoAway, Headers, Limits, Reset, Stream
 
 __all__ = ["CANCELLED", "LOST", "Client", "RawCall"]
@@ -111,15 +111,12 @@ class Client(asyncio.Protocol):
     ) -> RawCall:
         """Begin a call; without a request its stream stays open."""
         self.check()
-        fields = [
-            (b":method", b"POST"), (b":scheme", b"http"), (b":path", path.encode()), (b":authority", b"test"),
-            (b"te", b"trailers"), (b"content-type", b"application/grpc"), *self.headers,
-        ]  # fmt: skip
+        more = list(self.headers)
         if timeout_s is not None:
-            fields.append((b"grpc-timeout", b"%dm" % max(timeout_s * 1000, 1)))
+            more.append((b"grpc-timeout", b"%dm" % max(timeout_s * 1000, 1)))
         stream = self.conn.request()
         call = self.calls[stream.id] = RawCall(self, stream, path)
-        self.conn.send_headers(stream, encode(fields))
+        self.conn.send_headers(stream, block(path, more))
         if request is not None:
             self.conn.send_data(stream, prefixed(request), end=end)
         self.write()
@@ -173,8 +170,9 @@ class Client(asyncio.Protocol):
             assert not call.assembler.buffer, f"{call.path}: a message was cut short"
             if event.stream.local_closed:  # else the server resets what it does not want to hear
                 del self.calls[event.stream.id]
-            status = {name: value_of((name, value, coded)) for name, value, coded in event.fields}
-            call.end(int(status[b"grpc-status"]))
+            status = status_of(event)
+            assert status is not None, f"{call.path}: trailers without a status"
+            call.end(status)
         elif isinstance(event, Reset):
             assert event.by_peer, f"{call.path}: the server broke a rule ({event.code})"
             del self.calls[event.stream.id]

@@ -18,7 +18,8 @@ from typing import Any
 import hpack
 
 from support.broker.consumption import FakeClock, FakeJournal
-from support.http2.recordings import Sink
+from support.http2.frames import frame, split
+from support.http2.in_memory import Sink, connected
 from support.store.stores import NOW, StoppedClock
 from whimbrel.broker.api.broker_lane import BrokerLane
 from whimbrel.broker.api.receive import ReadSplitting, ReceiveService
@@ -44,8 +45,6 @@ from whimbrel.rpc.http2.frames import (
     DATA,
     END_HEADERS,
     END_STREAM,
-    HEAD,
-    HEAD_BYTES,
     HEADERS,
     PREFACE,
     PRIORITIZED,
@@ -331,9 +330,7 @@ class Side:
 
     def connect(self, stub: socket.socket) -> tuple[NativeConnection, Sink]:
         """Return a new connection."""
-        connection, sink = NativeConnection(self.server, self.server.loop.time()), Sink(stub)
-        connection.connection_made(sink)
-        return connection, sink
+        return connected(self.server, stub)
 
     def settle(self) -> None:
         """Let everything be on disk that is in the log, and answer."""
@@ -415,11 +412,6 @@ def lease_entries(table: LeaseTable) -> dict[tuple[str, str, int], list[bytes]]:
     return {key: some for key, some in entries.items() if some}
 
 
-def frame(kind: int, flags: int, stream_id: int, payload: bytes) -> bytes:
-    """Return a frame."""
-    return HEAD.pack(len(payload) >> 16, len(payload) & 0xFFFF, kind, flags, stream_id) + payload
-
-
 def answers(data: bytes, reset: set[int] | frozenset[int]) -> dict[int, list[tuple[int, int, bytes]]]:
     """Return the frames of each stream (0: the connection's).
 
@@ -428,12 +420,7 @@ def answers(data: bytes, reset: set[int] | frozenset[int]) -> dict[int, list[tup
     that the rest of a request is not needed.
     """
     streams: dict[int, list[tuple[int, int, bytes]]] = {}
-    at = 0
-    while at < len(data):
-        high, low, kind, flags, stream_id = HEAD.unpack_from(data, at)
-        end = at + HEAD_BYTES + (high << 16 | low)
-        payload = data[at + HEAD_BYTES : end]
-        at = end
+    for kind, flags, stream_id, payload in split(data):
         if kind == WINDOW_UPDATE or stream_id in reset or (kind == RST_STREAM and not any(payload)):
             continue
         frames = streams.setdefault(stream_id, [])

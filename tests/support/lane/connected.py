@@ -46,7 +46,7 @@ class Caller:
     def codes(self) -> dict[int, int]:
         """Return the codes of the answers so far, by stream; 0 for one that was reset."""
         found: dict[int, int] = {}
-        for stream_id, frames in answers(b"".join(self.sink.written), frozenset()).items():
+        for stream_id, frames in answers(self.sink.sent, frozenset()).items():
             for kind, _, payload in frames:
                 if kind == DATA:
                     found[stream_id] = messaging.SendMessageResponse.FromString(payload[5:]).status.code

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from support.lane.brokers import SERVICE, STYLES, Client, Side, answers, frame, same
+from support.http2.frames import frame
+from support.lane.brokers import SERVICE, STYLES, Client, Side, answers, same
 from support.lane.pair import Two, request
 from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as v2
 from whimbrel.pb.apache.rocketmq.v2 import service_pb2 as messaging
@@ -141,7 +142,7 @@ class History:
     def learn(self) -> None:
         """Take note of the handles that Python has given out."""
         sink = self.two.connections[0][1]
-        written = b"".join(sink.written)
+        written = sink.sent
         for stream_id, found in answers(written, frozenset()).items():
             if stream_id not in self.asked or not found or not found[-1][1] & 1:
                 continue

@@ -7,16 +7,22 @@ import shutil
 import socket
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
+from support.http2.in_memory import Sink
 from support.lane.brokers import Side, answers, plain_message, same
 from support.lane.logs import lane_or_skip
 from support.store.stores import NOW
 from whimbrel.pb import Timestamp
 from whimbrel.pb.apache.rocketmq.v2 import service_pb2 as messaging
+from whimbrel.rpc.server.connection import NativeConnection
+from whimbrel.rpc.server.remoting import RemotingConnection
 from whimbrel.store.options import StoreOptions
 
-__all__ = ["SEED", "TEXTS", "Two", "message", "play_all", "request", "run"]
+__all__ = ["SEED", "TEXTS", "SideBySide", "Two", "message", "play_all", "request", "run"]
+
+SideT = TypeVar("SideT", bound=Side)
+ConnectionT = TypeVar("ConnectionT", bound=NativeConnection | RemotingConnection)
 
 ROUNDS = int(os.environ.get("WHIMBREL_LANE_ROUNDS", "1"))  # of `make fuzz-fast`
 SEED = int(os.environ.get("WHIMBREL_LANE_SEED", "1"))
@@ -69,24 +75,21 @@ def request(rng: random.Random, count: int = 1, **fixed: Any) -> bytes:
     return messaging.SendMessageRequest(messages=messages).SerializeToString(deterministic=True)
 
 
-class Two:
-    """Both sides, with one connection each."""
+class SideBySide(Generic[SideT, ConnectionT]):
+    """Two brokers, with one connection each, that get the same bytes."""
 
-    def __init__(self, root: Path, stub: socket.socket, **how: Any) -> None:
-        self.lane, self.stub = lane_or_skip(), stub
-        self.python = Side(root / "python", None, OPTIONS, **how).open()
-        self.compiled = Side(root / "lane", self.lane, OPTIONS, **how).open()
-        self.connections = [side.connect(stub) for side in self.sides]
+    def __init__(
+        self, python: SideT, compiled: SideT, connect: Callable[[SideT], tuple[ConnectionT, Sink]]
+    ) -> None:
+        self.python, self.compiled, self.connect = python, compiled, connect
+        self.sides = python, compiled
+        self.connections = [connect(side) for side in self.sides]
 
     def connect_anew(self) -> None:
         """Go on with another connection; what waits on the one before is settled."""
         for connection, _ in self.connections:
             connection.connection_lost(None)
-        self.connections = [side.connect(self.stub) for side in self.sides]
-
-    @property
-    def sides(self) -> tuple[Side, Side]:
-        return self.python, self.compiled
+        self.connections = [self.connect(side) for side in self.sides]
 
     def feed(self, data: bytes) -> None:
         """Give both the same bytes."""
@@ -96,13 +99,32 @@ class Two:
             side.server.flush()
 
     def settle(self) -> None:
+        """Let everything be on disk, and answered."""
         for side in self.sides:
             side.settle()
+
+    def close(self) -> None:
+        """Close everything."""
+        for (connection, _), side in zip(self.connections, self.sides, strict=True):
+            connection.connection_lost(None)
+            side.close()
+
+
+class Two(SideBySide[Side, NativeConnection]):
+    """Both sides, and gRPC."""
+
+    def __init__(self, root: Path, stub: socket.socket, **how: Any) -> None:
+        self.lane = lane_or_skip()
+        super().__init__(
+            Side(root / "python", None, OPTIONS, **how).open(),
+            Side(root / "lane", self.lane, OPTIONS, **how).open(),
+            lambda side: side.connect(stub),
+        )
 
     def check(self, reset: set[int] | frozenset[int] = frozenset(), *, garbled: bool = False) -> None:
         """Compare all that both have done."""
         assert self.lane.failures == 0, self.lane.why
-        python, compiled = (answers(b"".join(sink.written), reset) for _, sink in self.connections)
+        python, compiled = (answers(sink.sent, reset) for _, sink in self.connections)
         if self.connections[0][1].closing or garbled:
             # What came in the same read before the error is answered by the lane, and not by Python. What had
             # to wait for a window is not sent any more.
@@ -113,11 +135,6 @@ class Two:
         assert self.connections[0][1].closing == self.connections[1][1].closing
         same(self.python.contents(), self.compiled.contents(), "store")
         same(last_arrivals(self.python), last_arrivals(self.compiled), "arrivals")
-
-    def close(self) -> None:
-        for (connection, _), side in zip(self.connections, self.sides, strict=True):
-            connection.connection_lost(None)
-            side.close()
 
 
 def last_arrivals(side: Side) -> dict[tuple[str, int], int]:

@@ -16,10 +16,10 @@ from typing import Any, cast
 
 import pytest
 
-from support.http2.recordings import Sink
+from support.http2.in_memory import Sink
 from support.lane.brokers import Side, same
 from support.lane.logs import lane_or_skip
-from support.lane.pair import OPTIONS, last_arrivals
+from support.lane.pair import OPTIONS, SideBySide, last_arrivals
 from support.remoting.handlers import HOSTILE_FRAMES
 from support.store.stores import NOW
 from whimbrel.broker.produce import admission
@@ -148,8 +148,8 @@ def frames(data: bytes) -> dict[int, list[bytes]]:
     return found
 
 
-class TwoRemote:
-    """Both sides, with one connection each.
+class TwoRemote(SideBySide[RemoteSide, RemotingConnection]):
+    """Both sides, and remoting.
 
     The first handles each request alone. The second has the lane, and what brokers have; without the lane
     where `by_lane` says so.
@@ -164,11 +164,12 @@ class TwoRemote:
         by_lane: bool = True,
         **how: Any,
     ) -> None:
-        self.used_lane, self.stub = lane_or_skip() if by_lane else None, stub
-        self.python = RemoteSide(root / "python", None, options, **how).open()
-        self.compiled = RemoteSide(root / "lane", self.used_lane, options, together=True, **how).open()
-        self.sides = self.python, self.compiled
-        self.connections = [side.connect_remote(stub) for side in self.sides]
+        self.used_lane = lane_or_skip() if by_lane else None
+        super().__init__(
+            RemoteSide(root / "python", None, options, **how).open(),
+            RemoteSide(root / "lane", self.used_lane, options, together=True, **how).open(),
+            lambda side: side.connect_remote(stub),
+        )
 
     @property
     def lane(self) -> Lane:
@@ -182,28 +183,10 @@ class TwoRemote:
         assert self.compiled.send_lane is not None
         return self.compiled.send_lane.calls
 
-    def connect_anew(self) -> None:
-        """Go on with another connection."""
-        for connection, _ in self.connections:
-            connection.connection_lost(None)
-        self.connections = [side.connect_remote(self.stub) for side in self.sides]
-
-    def feed(self, data: bytes) -> None:
-        """Give both the same bytes."""
-        for (connection, sink), side in zip(self.connections, self.sides, strict=True):
-            if not sink.closing:
-                connection.data_received(data)
-            side.server.flush()
-
-    def settle(self) -> None:
-        """Let everything be on disk."""
-        for side in self.sides:
-            side.settle()
-
     def check(self) -> None:
         """Compare all that both have done."""
         assert self.used_lane is None or self.used_lane.failures == 0, self.used_lane.why
-        python, compiled = (b"".join(sink.written) for _, sink in self.connections)
+        python, compiled = (sink.sent for _, sink in self.connections)
         same(frames(python), frames(compiled), "answers")
         (one, first), (other, second) = self.connections
         assert first.closing == second.closing
@@ -212,12 +195,6 @@ class TwoRemote:
         assert one.open_calls == other.open_calls
         same(self.python.contents(), self.compiled.contents(), "store")
         same(last_arrivals(self.python), last_arrivals(self.compiled), "arrivals")
-
-    def close(self) -> None:
-        """Close everything."""
-        for (connection, _), side in zip(self.connections, self.sides, strict=True):
-            connection.connection_lost(None)
-            side.close()
 
 
 def give_same_ids(monkeypatch: pytest.MonkeyPatch) -> None:

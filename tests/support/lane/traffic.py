@@ -3,7 +3,8 @@
 import random
 from typing import Any
 
-from support.lane.brokers import CLIENT, Client, frame
+from support.http2.frames import frame
+from support.lane.brokers import CLIENT, Client
 from support.lane.pair import message, request
 from support.store.stores import NOW
 from whimbrel.broker.api.response_bytes import varint

@@ -41,6 +41,7 @@ __all__ = [
     "batch_body",
     "frame",
     "messages_in",
+    "reply",
     "send_fields",
 ]
 
@@ -271,6 +272,15 @@ class Handlers:
             decode_record(self.store.read(place, size))
             for place, size, _ in self.store.queue_units(topic, queue_id, low, high - low)
         ]
+
+
+def reply(outcome: Any) -> Reply:
+    """Return what a request is answered with, at once or by now."""
+    if isinstance(outcome, Deferred):
+        assert outcome.done and outcome.error is None
+        outcome = outcome.result
+    assert isinstance(outcome, Reply)
+    return outcome
 
 
 def send_fields(topic: str, **changes: Any) -> dict[str, Any]:

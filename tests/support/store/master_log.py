@@ -6,6 +6,8 @@ with MasterLog(tmp_path / "master", file_size=65536) as master:
 """
 
 import random
+import struct
+from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -16,8 +18,9 @@ from whimbrel.store.options import StoreOptions
 from whimbrel.store.shared_page import SharedPage
 from whimbrel.wakeup import Doorbell
 
-__all__ = ["HOST", "MasterLog", "log_files", "same_log"]
+__all__ = ["HOST", "MasterLog", "log_files", "records_in_log", "same_log"]
 
+BLANK = 0xCBD43194  # magic of the record that ends a file
 HOST = pack_host("127.0.0.1", 8091)
 
 
@@ -82,6 +85,19 @@ class MasterLog:
         if self.page.replica_sleeping:
             self.bell.ring("replicator")
         return self.end
+
+
+def records_in_log(store: Path) -> Iterator[bytes]:
+    """Yield the records of a commitlog, without what ends its files; reads the bytes with nothing of ours."""
+    for path in sorted((store / "commitlog").iterdir()):
+        data = path.read_bytes()
+        position = 0
+        while position + 8 <= len(data):
+            size, magic = struct.unpack_from(">iI", data, position)
+            if magic == BLANK or size <= 0:
+                break
+            yield data[position : position + size]
+            position += size
 
 
 def log_files(root: Path) -> dict[int, Path]:

@@ -26,7 +26,7 @@ import pytest
 
 from etcd import NoEtcd, programs
 from support.cluster.certificates import Tls
-from support.cluster.processes import until
+from support.waiting import until
 
 __all__ = ["Etcd", "EtcdMember", "need_etcd"]
 

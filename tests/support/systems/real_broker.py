@@ -19,8 +19,8 @@ from typing import Any, Self
 
 import pytest
 
-from support.cluster.processes import until
 from support.store.goldens import KIT
+from support.waiting import until
 
 __all__ = [
     "Controller",

@@ -24,7 +24,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from support.cluster.processes import dev, transport, until
+from support.cluster.processes import dev, transport
+from support.waiting import until
 from whimbrel.client import Message
 from whimbrel.client.sync import Producer
 from whimbrel.errors import WhimbrelError
@@ -90,6 +91,26 @@ def copied(language: str, sources: Path = SOURCES, root: Path | None = None) -> 
     return folder
 
 
+def node_packages(folder: Path, package: str, timeout: float) -> str:
+    """Install what a program for Node.js needs where `package` is not yet; return the path of `node`."""
+    node, npm = tool("node"), tool("npm")
+    if not (folder / "node_modules" / package).exists():
+        run([npm, "install", "--no-audit", "--no-fund"], folder, "npm install", timeout)
+    return node
+
+
+def java_classes(folder: Path, name: str, timeout: float) -> tuple[str, str]:
+    """Fetch the jars of a Java program where they are not yet, and compile it; return `java` and the path."""
+    java, javac, mvn = tool("java"), tool("javac"), tool("mvn")
+    if not (folder / "jars").exists():
+        words = ["dependency:copy-dependencies", f"-DoutputDirectory={folder / 'jars.part'}"]
+        run([mvn, "-q", "-B", *words], folder, "mvn dependency:copy-dependencies", timeout)
+        (folder / "jars.part").rename(folder / "jars")
+    jars, classes = f"{folder / 'jars'}/*", str(folder / "classes")
+    run([javac, "-cp", jars, "-d", classes, str(folder / f"{name}.java")], folder, "javac", timeout)
+    return java, f"{classes}:{jars}"
+
+
 @functools.cache
 def prepare(language: str, timeout: float = INSTALL_TIMEOUT_S) -> tuple[str, ...]:
     """Install the SDK where it is not yet, and return the command that starts its program.
@@ -100,23 +121,13 @@ def prepare(language: str, timeout: float = INSTALL_TIMEOUT_S) -> tuple[str, ...
     if language == "python":
         return (sys.executable, str(SOURCES / "python" / "sdk.py"))
     if language == "nodejs":
-        node, npm = tool("node"), tool("npm")
         folder = copied(language)
-        if not (folder / "node_modules" / "rocketmq-client-nodejs").exists():
-            run([npm, "install", "--no-audit", "--no-fund"], folder, "npm install", timeout)
-        return (node, str(folder / "sdk.js"))
+        return (node_packages(folder, "rocketmq-client-nodejs", timeout), str(folder / "sdk.js"))
     if language == "java":
-        java, javac, mvn = tool("java"), tool("javac"), tool("mvn")
         folder = copied(language)
-        if not (folder / "jars").exists():
-            words = ["dependency:copy-dependencies", f"-DoutputDirectory={folder / 'jars.part'}"]
-            run([mvn, "-q", "-B", *words], folder, "mvn dependency:copy-dependencies", timeout)
-            (folder / "jars.part").rename(folder / "jars")
-        classes = f"{folder / 'jars'}/*"
-        compile_it = [javac, "-cp", classes, "-d", str(folder / "classes"), str(folder / "Sdk.java")]
-        run(compile_it, folder, "javac", timeout)
+        java, path = java_classes(folder, "Sdk", timeout)
         flags = ("-Xmx128m", f"-Duser.home={folder}", "-Drocketmq.log.level=warn")
-        return (java, *flags, "-cp", f"{folder / 'classes'}:{classes}", "Sdk")
+        return (java, *flags, "-cp", path, "Sdk")
     if language == "go":
         go = tool("go")
         folder = copied(language)

@@ -19,8 +19,8 @@ from typing import Any
 import pytest
 
 from support.cluster.command_line import Shell
-from support.cluster.processes import until
 from support.systems.fake_cluster import FakeCluster, running_in_thread
+from support.waiting import until
 from whimbrel.cli import endpoint as endpoints
 from whimbrel.cli.endpoint import NoneRuns, default_dev_dir, running_cluster
 from whimbrel.cli.output import body_fields, shorten, size_text, time_text

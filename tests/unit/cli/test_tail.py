@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from support.waiting import eventually
 from whimbrel.cli import tail
 from whimbrel.cli.tail import POLLS_MAX, RESULTS_MAX, Tailing
 from whimbrel.client import MessageType, PullResult, Queue, ReceivedMessage
@@ -86,9 +87,7 @@ async def test_many_queues_take_turns_and_results_wait_for_the_printer() -> None
     reader = Reader(3 * POLLS_MAX, high=1)
     one = tailing(reader)
     reading = asyncio.create_task(one.run())
-    async with asyncio.timeout(20):
-        while not one.results.full():  # noqa: ASYNC110 - turns of the loop are what is waited for
-            await asyncio.sleep(0)
+    await eventually(one.results.full, within_s=20)
     assert one.results.qsize() == RESULTS_MAX
     found = 0
     while (messages := await one.next(reading)) is not None:

@@ -144,9 +144,7 @@ async def test_closing_under_a_waiting_receive_is_an_error_and_no_cancellation()
         consumer = Consumer(cluster.address, "g", ["t"], options=FAST)
         await consumer.start()
         waiting = asyncio.create_task(consumer.receive(wait_s=20.0))
-        async with asyncio.timeout(10):
-            while not cluster.parked:  # noqa: ASYNC110
-                await asyncio.sleep(0)
+        await eventually(lambda: cluster.parked)
         await consumer.close()
         with pytest.raises(ClientError):
             await waiting

@@ -14,6 +14,7 @@ import pytest
 from support.lane.logs import lane_or_skip
 from support.replication.member_pair import MEMBER, begin_epoch
 from support.store.master_log import MasterLog, same_log
+from support.waiting import polls
 from unit.replicator import test_feeder, test_follower
 from unit.replicator.test_feeder import SLAVE, closed
 from unit.replicator.test_follower import FILE, frame, framed, records
@@ -782,10 +783,9 @@ def test_members_and_synchronous_slaves_follow_with_system_calls(
             page.commit = end
             if page.replica_sleeping:
                 pair.master.bell.ring("replicator")
-        for _ in range(DEADLINE_S * 1000):
+        for _ in polls(DEADLINE_S, every_s=0.001):
             if not majority or slave.heard_commit == end:
                 break
-            time.sleep(0.001)
         assert slave.heard_commit == (end if majority else 0)
         assert dict(page.member_acks()) == ({MEMBER: end} if majority else {})
         for name, turns in pair.turns.items():

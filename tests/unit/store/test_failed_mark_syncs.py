@@ -1,7 +1,6 @@
 """A failed sync of queues and of the index: no mark vouches for them, and what is in doubt is built again."""
 
 import dataclasses
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,7 +15,6 @@ from support.store.failed_syncs import (
     mark,
     open_indexed,
     open_store,
-    opened_store,
     out_of_descriptors,
 )
 from support.store.stores import make_draft
@@ -25,17 +23,6 @@ from whimbrel.store import mark_writer
 from whimbrel.store.codec import UNIT_SIZE
 from whimbrel.store.commitlog import LogWriter
 from whimbrel.store.master_store import MasterStore
-
-
-@pytest.fixture
-def machine() -> RefusingMachine:
-    return RefusingMachine()
-
-
-@pytest.fixture
-def store(machine: RefusingMachine, tmp_path: Path) -> Iterator[MasterStore]:
-    with opened_store(machine, tmp_path / "s") as found:
-        yield found
 
 
 @pytest.mark.parametrize("why", ["sync", "open"])

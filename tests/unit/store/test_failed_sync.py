@@ -1,6 +1,5 @@
 """A failed sync of the log is final, until its bytes were written again into another file."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,6 @@ from support.store.failed_syncs import (
     make_directory,
     mend,
     open_store,
-    opened_store,
     overwrite,
 )
 from support.store.stores import FILE, make_draft
@@ -36,17 +34,6 @@ from whimbrel.store.segment import segment_name
 from whimbrel.store.shared_page import SharedPage
 
 MARKER = Path("whimbrel") / "sync-failed"
-
-
-@pytest.fixture
-def machine() -> RefusingMachine:
-    return RefusingMachine()
-
-
-@pytest.fixture
-def store(machine: RefusingMachine, tmp_path: Path) -> Iterator[MasterStore]:
-    with opened_store(machine, tmp_path / "s") as found:
-        yield found
 
 
 class Loop:

@@ -2,7 +2,6 @@
 
 import errno
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,6 @@ from support.store.failed_syncs import (
     append_small,
     kill,
     open_store,
-    opened_store,
     overwrite,
 )
 from support.store.stores import FILE, OPTIONS, make_draft
@@ -23,17 +21,6 @@ from whimbrel.store.commitlog import LogWriter
 from whimbrel.store.master_store import MasterStore
 from whimbrel.store.segment import Segment, segment_name
 from whimbrel.store.slave_store import SlaveStore
-
-
-@pytest.fixture
-def machine() -> RefusingMachine:
-    return RefusingMachine()
-
-
-@pytest.fixture
-def store(machine: RefusingMachine, tmp_path: Path) -> Iterator[MasterStore]:
-    with opened_store(machine, tmp_path / "s") as found:
-        yield found
 
 
 def test_a_roll_beside_a_flush_leaves_no_file_out(

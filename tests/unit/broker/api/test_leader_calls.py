@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from support.cluster.broker_api import message
+from support.waiting import turns
 from whimbrel.broker.api.held_calls import HOLD_S, SETTLE_S
 from whimbrel.broker.api.leader_calls import STALE_S, TELL_S, TOLD_MAX, LeaderCalls
 from whimbrel.broker.roles.suspended import suspended
@@ -163,12 +164,10 @@ class Member:
 
     async def settle(self, seconds: float = 0.0) -> None:
         """Let time pass in small steps, so that tasks keep up with timers."""
-        for _ in range(10):
-            await asyncio.sleep(0)
+        await turns(10)
         for _ in range(round(seconds / 0.025)):
             self.clock.advance(0.025)
-            for _ in range(10):
-                await asyncio.sleep(0)
+            await turns(10)
 
 
 def response(name: str, code: Any = v2.OK, text: str = "") -> bytes:

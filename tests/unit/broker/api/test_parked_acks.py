@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from support.lane.brokers import frame
+from support.http2.frames import frame
 from support.lane.consumers import History
 from support.lane.pair import request, run
 from whimbrel.broker.cluster import state_quorum

@@ -5,6 +5,7 @@ from collections.abc import Iterable
 
 import pytest
 
+from support.waiting import turns
 from whimbrel.broker.cluster import backoff
 from whimbrel.broker.cluster.backoff import RETRY_S_MAX, RETRY_S_MIN, Pause, keep_trying
 from whimbrel.broker.cluster.metadata_sync import LeaseSync
@@ -65,8 +66,7 @@ async def test_leases_are_exchanged_as_soon_as_a_master_is_named(monkeypatch: py
 
     leases = LeaseSync(address=lambda: named[0], exchange=exchange)
     running = asyncio.ensure_future(leases.run())
-    for _ in range(3):
-        await asyncio.sleep(0)  # it has tried, and waits
+    await turns(3)  # it has tried, and waits
     named[0] = "10.0.0.1:8091"
     leases.hurry()
     await asyncio.wait_for(reached.wait(), 10)

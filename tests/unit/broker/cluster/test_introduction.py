@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
+from support.waiting import turns
 from whimbrel.broker.cluster import introduction
 from whimbrel.broker.cluster.introduction import Introduction
 from whimbrel.errors import NotReady
@@ -34,7 +35,7 @@ class Rig:
             raise NotReady("no master here")
 
 
-def played(act: Callable[[Rig], object], *, turns: int = 20) -> list[tuple[str, str]]:
+def played(act: Callable[[Rig], object], *, each: int = 20) -> list[tuple[str, str]]:
     """Let a rig work while its page changes; return its calls."""
 
     async def play() -> list[tuple[str, str]]:
@@ -42,11 +43,9 @@ def played(act: Callable[[Rig], object], *, turns: int = 20) -> list[tuple[str, 
         task = asyncio.ensure_future(rig.subject.run())
         steps = act(rig)
         for step in steps if isinstance(steps, list) else []:
-            for _ in range(turns):
-                await asyncio.sleep(0)
+            await turns(each)
             step()
-        for _ in range(turns):
-            await asyncio.sleep(0)
+        await turns(each)
         task.cancel()
         return rig.calls
 
@@ -86,4 +85,4 @@ def test_a_master_that_refuses_is_told_again(monkeypatch: pytest.MonkeyPatch) ->
         rig.page.move("10.0.0.1:1000")
 
     monkeypatch.setattr(introduction, "RETRY_S", 0.0)
-    assert played(act, turns=200) == [("m:1", "10.0.0.1:1000")] * 3
+    assert played(act, each=200) == [("m:1", "10.0.0.1:1000")] * 3

@@ -1,9 +1,8 @@
 """One stream of lease entries, with a transport that takes as much as it is told to."""
 
-from collections.abc import Callable, Iterable
-
 import pytest
 
+from support.broker.consumption import FakeJournal
 from whimbrel.broker.cluster import lease_sync
 from whimbrel.broker.cluster.lease_sync import LeaseExchange
 from whimbrel.broker.consume.lease_checks import CLOCK_AHEAD_MS
@@ -12,32 +11,6 @@ from whimbrel.broker.consume.lease_store import LeaseStore
 from whimbrel.errors import RemoteProtocolError
 
 NOW = 1_700_000_000_000
-
-
-class NoJournal:
-    sync_failures = 0
-    appended = synced = 1
-
-    def load(self) -> list[bytes]:
-        return []
-
-    def start(self, snapshot: Callable[[], Iterable[bytes]]) -> None:
-        pass
-
-    def append(self, entries: bytes) -> None:
-        self.appended += 1
-
-    def sync_promptly(self, on_synced: Callable[[], None]) -> None:
-        pass
-
-    def rewrite(self) -> bool:
-        return False
-
-    def beat(self) -> None:
-        pass
-
-    def close(self) -> None:
-        pass
 
 
 class Pipe:
@@ -56,7 +29,7 @@ class Pipe:
 
 
 def lease_store(broker_id: int = 0) -> LeaseStore:
-    made = LeaseStore(NoJournal(), broker_id=broker_id, now_ms=lambda: NOW)
+    made = LeaseStore(FakeJournal(), broker_id=broker_id, now_ms=lambda: NOW)
     made.open()
     return made
 

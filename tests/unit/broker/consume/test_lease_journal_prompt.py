@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from support.cluster.processes import until
+from support.waiting import until
 from whimbrel.broker.consume.lease_codec import EntryEncoder
 from whimbrel.broker.consume.lease_journal import LeaseJournal
 from whimbrel.broker.consume.lease_store import LeaseStore

@@ -7,11 +7,9 @@ from typing import Any
 
 import pytest
 
-from support.remoting.handlers import FakePeer, Handlers, messages_in
+from support.remoting.handlers import FakePeer, Handlers, messages_in, reply
 from whimbrel.broker.remoting.held_pulls import PEER_HELD_MAX, HeldPull
-from whimbrel.deferred import Deferred
 from whimbrel.errors import NotReady
-from whimbrel.rpc.remoting.handlers import Reply
 
 
 @pytest.fixture
@@ -20,14 +18,6 @@ def rig(tmp_path: Path) -> Iterator[Handlers]:
     handlers.topic("T")
     yield handlers
     handlers.close()
-
-
-def reply(outcome: Any) -> Reply:
-    if isinstance(outcome, Deferred):
-        assert outcome.done and outcome.error is None
-        outcome = outcome.result
-    assert isinstance(outcome, Reply)
-    return outcome
 
 
 def held(outcome: Any) -> HeldPull:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from support.remoting.handlers import NOW, FakePeer, Handlers, messages_in, send_fields
+from support.remoting.handlers import NOW, FakePeer, Handlers, messages_in, reply, send_fields
 from whimbrel.broker.tables.remoting_clients import Identity
 from whimbrel.deferred import Deferred
 from whimbrel.errors import ConnectionClosed, ReplicaTimeout
@@ -23,14 +23,6 @@ def rig(tmp_path: Path) -> Iterator[Handlers]:
     handlers.groups.put(GroupConfig(name="g", retry_max=4))
     yield handlers
     handlers.close()
-
-
-def reply(outcome: Any) -> Reply:
-    if isinstance(outcome, Deferred):
-        assert outcome.done and outcome.error is None
-        outcome = outcome.result
-    assert isinstance(outcome, Reply)
-    return outcome
 
 
 # 33 and 12

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from support.cluster.processes import until, until_async
 from support.store.stores import NOW, OPTIONS, StoppedClock, make_draft
+from support.waiting import until, until_async
 from whimbrel.broker.produce.internal_append import InternalAppender
 from whimbrel.broker.tables.offset_files import DelayOffsets
 from whimbrel.broker.tables.topics import TopicTable

@@ -17,6 +17,8 @@ import grpc.aio
 import pytest
 
 from support.cluster.processes import environment
+from support.http2.frames import block
+from support.http2.in_memory import Sink
 from support.http2.scripted_server import Listening, Peer, echo, listening
 from support.waiting import eventually
 from whimbrel.errors import ClientError
@@ -536,38 +538,12 @@ async def test_a_peer_that_answers_pings_may_take_its_time() -> None:
         assert await call == b"x"
 
 
-class Wire(asyncio.Transport):
-    """A transport that goes nowhere, and keeps what is sent."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.closing = False
-        self.sent = b""
-
-    def write(self, data: Any) -> None:
-        assert not self.closing
-        self.sent += data
-
-    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
-        pass
-
-    def is_closing(self) -> bool:
-        return self.closing
-
-    def close(self) -> None:
-        self.closing = True
-
-    abort = close
-
-
 def answers_to(count: int) -> bytes:
     """Return what a server sends that answers so many calls in several ways."""
     server = Connection(server=True)
     client = Connection(server=False)
     for _ in range(count):
-        client.send_headers(
-            client.request(), encode([(b":method", b"POST"), (b":scheme", b"http"), (b":path", b"/")])
-        )
+        client.send_headers(client.request(), block("/"))
     server.receive(client.take())
     for number, stream in enumerate(list(server.streams.values())):
         server.send_headers(stream, RESPONSE_HEADERS)
@@ -580,7 +556,7 @@ def answers_to(count: int) -> bytes:
 
 async def test_a_value_that_cant_be_decoded_ends_the_calls_whose_streams_have_ended_with_it() -> None:
     channel = NativeChannel("127.0.0.1:1", OPTIONS)
-    connection, wire = ChannelConnection(channel), Wire()
+    connection, wire = ChannelConnection(channel), Sink()
     connection.connection_made(wire)
     channel.connection = connection
     calls = [channel.unary_unary("/t.T/U")(b"") for _ in range(2)]
@@ -603,7 +579,7 @@ async def test_a_value_that_cant_be_decoded_ends_the_calls_whose_streams_have_en
 
 async def test_nothing_is_written_to_a_connection_that_its_peer_has_closed() -> None:
     channel = NativeChannel("127.0.0.1:1", OPTIONS)
-    connection, wire = ChannelConnection(channel), Wire()
+    connection, wire = ChannelConnection(channel), Sink()
     connection.connection_made(wire)
     channel.connection = connection
     call = channel.stream_stream("/t.T/B")()
@@ -630,7 +606,7 @@ async def test_whatever_comes_calls_end_with_their_connection_and_nothing_else_i
         for _ in range(random.randrange(4)):
             at = random.randrange(len(data))
             data[at : at + random.randrange(3)] = random.randbytes(random.randrange(3))
-        connection, wire = ChannelConnection(channel), Wire()
+        connection, wire = ChannelConnection(channel), Sink()
         connection.connection_made(wire)
         channel.connection = connection
         calls = [channel.unary_unary("/t.T/U")(b"") for _ in range(3)]

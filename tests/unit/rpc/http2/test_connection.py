@@ -12,40 +12,43 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from support.http2.frames import (
+    ACK,
+    CONTINUATION,
+    DATA,
+    END_HEADERS,
+    END_STREAM,
+    GOAWAY,
+    HEADERS,
+    HELLO,
+    PADDED,
+    PING,
+    PRIORITIZED,
+    PRIORITY,
+    PUSH,
+    RST,
+    SETTINGS,
+    WINDOW,
+    frame,
+    request_fields,
+    split,
+    u32,
+)
 from whimbrel.rpc.http2.connection import Connection
 from whimbrel.rpc.http2.errors import Code
-from whimbrel.rpc.http2.frames import HEAD, PREFACE
+from whimbrel.rpc.http2.frames import PREFACE
 from whimbrel.rpc.http2.hpack import encode, value_of
 from whimbrel.rpc.http2.stream import Data, Drained, GoAway, Headers, Limits, Pong, Reset
 
-DATA, HEADERS, PRIORITY, RST, SETTINGS, PUSH, PING, GOAWAY, WINDOW, CONTINUATION = range(10)
-END_STREAM, ACK, END_HEADERS, PADDED, PRIORITIZED = 0x1, 0x1, 0x4, 0x8, 0x20
-REQUEST = [
-    (b":method", b"POST"),
-    (b":scheme", b"http"),
-    (b":path", b"/a.B/C"),
-    (b":authority", b"x"),
-    (b"te", b"trailers"),
-]
+REQUEST = request_fields("/a.B/C")
 RESPONSE_HEADERS = encode([(b":status", b"200")])
 LIMITS = Limits(
     streams=4, frame=16_384, block=4096, header_list=4096, resets=20, pings=20, settings=10, empty=20
 )
 
 
-def frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
-    return HEAD.pack(len(payload) >> 16, len(payload) & 0xFFFF, kind, flags, stream) + payload
-
-
 def request(stream: int = 1, *, end: bool = True, fields: Any = REQUEST) -> bytes:
     return frame(HEADERS, END_HEADERS | (END_STREAM if end else 0), stream, encode(fields))
-
-
-def u32(number: int) -> bytes:
-    return number.to_bytes(4, "big")
-
-
-HELLO = PREFACE + frame(SETTINGS, 0, 0)
 
 
 def server(limits: Limits = LIMITS) -> Connection:
@@ -54,17 +57,6 @@ def server(limits: Limits = LIMITS) -> Connection:
     assert conn.receive(HELLO) == []
     conn.take()
     return conn
-
-
-def frames_of(data: bytes) -> list[tuple[int, int, int, bytes]]:
-    """Return what was sent as (kind, flags, stream, payload)."""
-    found, at = [], 0
-    while at < len(data):
-        high, low, kind, flags, stream = HEAD.unpack_from(data, at)
-        length = high << 16 | low
-        found.append((kind, flags, stream, data[at + 9 : at + 9 + length]))
-        at += 9 + length
-    return found
 
 
 def test_a_call_and_its_answer() -> None:
@@ -76,7 +68,7 @@ def test_a_call_and_its_answer() -> None:
     conn.send_headers(data.stream, RESPONSE_HEADERS)
     assert conn.send_data(data.stream, b"answer")
     conn.send_headers(data.stream, encode([(b"grpc-status", b"0")]), end=True)
-    kinds = [(kind, flags, stream) for kind, flags, stream, _ in frames_of(conn.take())]
+    kinds = [(kind, flags, stream) for kind, flags, stream, _ in split(conn.take())]
     assert kinds == [(HEADERS, END_HEADERS, 1), (DATA, 0, 1), (HEADERS, END_HEADERS | END_STREAM, 1)]
     assert conn.streams == {}
 
@@ -126,7 +118,7 @@ def test_what_ends_a_connection(frames: bytes, code: Code) -> None:
     conn = server()
     conn.receive(frames)
     assert conn.error is not None and conn.error.code == code
-    kind, _, _, payload = frames_of(conn.take())[-1]
+    kind, _, _, payload = split(conn.take())[-1]
     assert (kind, payload[4:8]) == (GOAWAY, u32(code))
     assert conn.receive(request(7)) == []
     assert conn.take() == b""
@@ -157,7 +149,7 @@ def test_what_ends_a_stream_and_leaves_the_connection(frames: bytes, code: Code)
     conn = server()
     conn.receive(frames)
     assert conn.error is None
-    kind, _, _, payload = frames_of(conn.take())[-1]
+    kind, _, _, payload = split(conn.take())[-1]
     assert (kind, payload) == (RST, u32(code))
     opened = [event for event in conn.receive(request(99)) if isinstance(event, Headers)]
     assert len(opened) == (code != Code.REFUSED_STREAM)
@@ -200,7 +192,7 @@ def test_what_is_slow_is_no_flood() -> None:
     conn = server()
     for number in range(200):
         conn.receive(frame(PING, 0, 0, bytes(8)) + frame(SETTINGS, 0, 0), now=number * 2.0)
-        assert len(frames_of(conn.take())) == 2
+        assert len(split(conn.take())) == 2
     assert conn.error is None
 
 
@@ -213,13 +205,13 @@ def test_answers_wait_for_windows_in_their_order() -> None:
     conn.send_headers(stream, RESPONSE_HEADERS)
     assert not conn.send_data(stream, b"0123456789abcdef")
     conn.send_headers(stream, encode([(b"grpc-status", b"0")]), end=True)
-    assert [(kind, data) for kind, _, _, data in frames_of(conn.take())][1:] == [(DATA, b"0123456789")]
+    assert [(kind, data) for kind, _, _, data in split(conn.take())][1:] == [(DATA, b"0123456789")]
     assert stream.waiting_bytes == 6
     assert conn.receive(frame(WINDOW, 0, 1, u32(2))) == []
-    assert frames_of(conn.take()) == [(DATA, 0, 1, b"ab")]
+    assert split(conn.take()) == [(DATA, 0, 1, b"ab")]
     (drained,) = conn.receive(frame(SETTINGS, 0, 0, b"\x00\x04" + u32(100)))
     assert isinstance(drained, Drained)
-    sent = frames_of(conn.take())
+    sent = split(conn.take())
     # The peer counts by its old window until it sees the acknowledgement.
     assert [(kind, flags) for kind, flags, _, _ in sent] == [
         (SETTINGS, ACK),
@@ -242,7 +234,7 @@ def test_a_window_may_fall_below_nothing() -> None:
     conn.receive(frame(WINDOW, 0, 1, u32(1000)))
     assert conn.take() == b""
     conn.receive(frame(WINDOW, 0, 1, u32(1)))
-    assert frames_of(conn.take()) == [(DATA, 0, 1, b"x")]
+    assert split(conn.take()) == [(DATA, 0, 1, b"x")]
 
 
 def test_who_does_not_consume_stops_its_peer() -> None:
@@ -252,11 +244,11 @@ def test_who_does_not_consume_stops_its_peer() -> None:
     conn.receive(frame(DATA, 0, 1, bytes(1000)))
     assert conn.take() == b""
     conn.receive(frame(DATA, 0, 1, b"x"))
-    assert frames_of(conn.take()) == [(RST, 0, 1, u32(Code.FLOW_CONTROL_ERROR))]
+    assert split(conn.take()) == [(RST, 0, 1, u32(Code.FLOW_CONTROL_ERROR))]
     conn.receive(request(3, end=False))
     (data,) = conn.receive(frame(DATA, 0, 3, bytes(600)))
     conn.consumed(data.stream, 600)  # type: ignore[union-attr]
-    assert frames_of(conn.take()) == [(WINDOW, 0, 3, u32(600))]
+    assert split(conn.take()) == [(WINDOW, 0, 3, u32(600))]
     assert stream.id not in conn.streams
 
 
@@ -284,11 +276,11 @@ def test_draining_refuses_new_streams_and_finishes_old_ones() -> None:
     (headers,) = conn.receive(request(1))
     conn.drain()
     conn.receive(request(3))
-    sent = frames_of(conn.take())
+    sent = split(conn.take())
     assert (sent[0][0], sent[0][3][:4]) == (GOAWAY, u32(1))
     assert sent[1] == (RST, 0, 3, u32(Code.REFUSED_STREAM))
     conn.send_headers(headers.stream, RESPONSE_HEADERS, end=True)  # type: ignore[union-attr]
-    assert frames_of(conn.take())[0][0] == HEADERS
+    assert split(conn.take())[0][0] == HEADERS
 
 
 def test_something_else_than_http2_is_refused() -> None:

@@ -23,7 +23,10 @@ from pathlib import Path
 
 import pytest
 
-from support.http2.recordings import NAMES, connected, echo_server, frames_of, recording
+from support.http2.frames import block, frames_of
+from support.http2.in_memory import connected
+from support.http2.recordings import NAMES, echo_server, recording
+from support.waiting import eventually
 from whimbrel.rpc.http2.connection import Connection
 from whimbrel.rpc.http2.errors import Code
 from whimbrel.rpc.http2.frames import GOAWAY, HEAD, HEAD_BYTES, PREFACE
@@ -267,13 +270,12 @@ async def test_grpc_above_it_does_as_well(
             bounded(conn, LIMITS)
             if conn.error is not None:
                 assert sink.closing
-                ended_properly(conn, b"".join(sink.written))
+                ended_properly(conn, sink.sent)
             answered += len(sink.written)
             connection.connection_lost(None)
             if not begun_with and count > GRPC_INPUTS // 10:
                 begun_with = resident_bytes()
-        while server.tasks or server.unflushed:  # noqa: ASYNC110 - turns of the loop are what is waited for
-            await asyncio.sleep(0)
+        await eventually(lambda: not (server.tasks or server.unflushed), within_s=60)
     grown = resident_bytes() - begun_with
     measured(f"seed {SEED}: {count} inputs, {connections} connections; {grown >> 10} KiB more memory")
     assert [record.getMessage() for record in caplog.records] == []  # nothing took anybody by surprise
@@ -283,7 +285,7 @@ async def test_grpc_above_it_does_as_well(
     assert grown < GROWTH_BYTES_MAX
 
 
-REQUEST = encode([(b":method", b"POST"), (b":scheme", b"http"), (b":path", b"/a.B/C"), (b":authority", b"x")])
+REQUEST = block("/a.B/C")
 
 
 def calling(streams: int) -> Connection:
@@ -306,9 +308,8 @@ async def test_our_client_takes_wrong_answers_as_well(measured: Callable[[str], 
         for name in NAMES:
             connection, sink = connected(server, socket_stub)
             connection.data_received(recording(name))
-            while server.tasks or server.unflushed:  # noqa: ASYNC110 - turns of the loop are what is waited for
-                await asyncio.sleep(0)
-            answers.append(((connection.conn.last_id + 1) // 2, frames_of(b"".join(sink.written))))
+            await eventually(lambda: not (server.tasks or server.unflushed), within_s=60)
+            answers.append(((connection.conn.last_id + 1) // 2, frames_of(sink.sent)))
             connection.connection_lost(None)
     count, ended, told = 0, 0, 0
     while count < CLIENT_INPUTS:

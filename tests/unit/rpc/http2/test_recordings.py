@@ -3,13 +3,15 @@
 Every recording is replayed at every fragment size, from 1 byte to all at once: some thousand replays each.
 """
 
-import asyncio
 import socket
 from typing import Any
 
 import pytest
 
-from support.http2.recordings import NAMES, connected, echo_server, frames_of, recording
+from support.http2.frames import frames_of
+from support.http2.in_memory import connected
+from support.http2.recordings import NAMES, echo_server, recording
+from support.waiting import eventually
 from whimbrel.rpc.http2.connection import Connection
 from whimbrel.rpc.http2.frames import HEAD_BYTES, RST_STREAM
 from whimbrel.rpc.http2.stream import Data, Headers, Limits, Reset
@@ -67,11 +69,10 @@ async def test_answers_are_the_same_whatever_the_fragments(name: str) -> None:
             connection, sink = connected(server, socket_stub)
             for at in range(0, len(data), size):
                 connection.data_received(data[at : at + size])
-            while server.tasks or server.unflushed:  # noqa: ASYNC110 - turns of the loop are what is waited for
-                await asyncio.sleep(0)
+            await eventually(lambda: not (server.tasks or server.unflushed), within_s=60)
             assert connection.conn.error is None
             answers: dict[int, list[bytes]] = {}
-            for frame in frames_of(b"".join(sink.written)):
+            for frame in frames_of(sink.sent):
                 if stream_of(frame) not in cancelled:
                     answers.setdefault(stream_of(frame), []).append(frame)
             seen = seen or answers

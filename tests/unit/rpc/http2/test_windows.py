@@ -2,7 +2,7 @@
 
 import pytest
 
-from support.http2.raw_peer import HELLO, SETTINGS, WINDOW, frame, headers, message, setting, u32
+from support.http2.frames import HELLO, SETTINGS, WINDOW, frame, headers, message, setting, u32
 from whimbrel.rpc.http2.connection import ENTRIES_MAX, Connection
 from whimbrel.rpc.http2.errors import Code
 from whimbrel.rpc.http2.hpack import encode

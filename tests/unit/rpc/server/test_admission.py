@@ -11,7 +11,8 @@ from typing import Any
 import grpc.aio
 import pytest
 
-from support.http2.raw_peer import GOAWAY, HELLO, RawPeer, call, statuses
+from support.http2.frames import GOAWAY, HELLO, call, statuses
+from support.http2.in_memory import RawPeer
 from whimbrel.machine import open_files_limit
 from whimbrel.pb.apache.rocketmq.v2 import service_pb2
 from whimbrel.rpc.client.channel import open_aio_channel
@@ -133,7 +134,7 @@ async def test_refused_connection_is_told_why_and_logged_once(caplog: pytest.Log
         peers = [RawPeer(server) for _ in range(4)]
         for number, peer in enumerate(peers):
             peer.send(HELLO)
-            assert peer.closed is (number >= 2)
+            assert peer.closing is (number >= 2)
         found = peers[3].frames()
         (goaway,) = [payload for kind, _, _, payload in found if kind == GOAWAY]
         assert int.from_bytes(goaway[4:8], "big") == Code.ENHANCE_YOUR_CALM
@@ -155,9 +156,9 @@ async def test_refused_under_tls_or_silent_or_one_too_many_is_closed_without_a_w
         first = RawPeer(server)
         secured = RawPeer(server)
         secured.send(b"\x16\x03\x01")
-        assert secured.closed and not secured.written
+        assert secured.closing and not secured.written
         silent = [RawPeer(server, host=f"192.0.2.{number}") for number in range(TOLD_MAX)]
-        assert [peer.closed for peer in silent] == [False] * (TOLD_MAX - 1) + [
+        assert [peer.closing for peer in silent] == [False] * (TOLD_MAX - 1) + [
             True
         ]  # `secured` has not left yet
         assert isinstance(silent[0].protocol, ProtocolDetector)

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from support.waiting import turns
 from whimbrel.deferred import Deferred
 from whimbrel.errors import (
     ConnectionClosed,
@@ -97,8 +98,7 @@ def forwarded(
 
 
 async def settled() -> None:
-    for _ in range(5):
-        await asyncio.sleep(0)
+    await turns(5)
 
 
 async def test_the_call_and_its_client_go_along_and_the_answer_comes_back() -> None:

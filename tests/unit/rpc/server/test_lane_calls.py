@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from support.http2.recordings import frames_of
-from support.lane.brokers import SERVICE, Client, Side, answers, frame, plain_message, same
+from support.http2.frames import frame, frames_of
+from support.lane.brokers import SERVICE, Client, Side, answers, plain_message, same
 from support.lane.connected import OPTIONS, Rig, run
 from support.lane.logs import lane_or_skip
 from whimbrel.broker.api.response_bytes import varint
@@ -97,7 +97,7 @@ def test_a_deadline_ends_a_parked_call(tmp_path: Path, stub: socket.socket) -> N
         await asyncio.wait_for(ended.wait(), 5)
         assert (rig.lane.parked, len(rig.connection.conn.streams)) == (0, 1)  # they go on together
         rig.side.server.flush()
-        assert b"grpc-status\x014" in b"".join(rig.sink.written)
+        assert b"grpc-status\x014" in rig.sink.sent
         rig.side.settle()
         assert list(rig.codes().values()) == [v2.OK]
         rig.close()
@@ -300,7 +300,7 @@ def test_an_answer_larger_than_a_frame_is_sent_in_several(tmp_path: Path, stub: 
         messages = [plain_message("one", message_id=f"{number:034}") for number in range(400)]
         request = messaging.SendMessageRequest(messages=messages).SerializeToString()
         rig.feed(rig.client.call(request))
-        sent = [each[HEAD_BYTES:] for each in frames_of(b"".join(rig.sink.written)) if each[3] == DATA]
+        sent = [each[HEAD_BYTES:] for each in frames_of(rig.sink.sent) if each[3] == DATA]
         assert [len(payload) <= 16_384 for payload in sent] == [True, True]
         assert len(messaging.SendMessageResponse.FromString(b"".join(sent)[5:]).entries) == len(messages)
         assert rig.by_lane.calls == before + 1
@@ -339,7 +339,7 @@ def test_answers_that_wait_go_on_when_the_connections_window_grows(
         assert conn.send_window == 0
         rig.feed(frame(WINDOW_UPDATE, 0, 0, (1000).to_bytes(4, "big")))
         assert not conn.streams
-        assert list(answers(b"".join(rig.sink.written), frozenset())) == [first, first + 2]
+        assert list(answers(rig.sink.sent, frozenset())) == [first, first + 2]
         rig.close()
 
     run(body)
@@ -549,7 +549,7 @@ def test_a_compressed_message_is_refused(tmp_path: Path, stub: socket.socket) ->
         call, end = bytearray(rig.client.call(request)), rig.side.store.written
         call[len(call) - len(request) - 5] = 1
         rig.feed(bytes(call))
-        assert (rig.side.store.written, b"grpc-status\x0212" in b"".join(rig.sink.written)) == (end, True)
+        assert (rig.side.store.written, b"grpc-status\x0212" in rig.sink.sent) == (end, True)
         rig.close()
 
     run(body)

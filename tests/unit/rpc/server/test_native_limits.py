@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from support.http2.raw_peer import (
+from support.http2.frames import (
     CONTINUATION,
     DATA,
     END_HEADERS,
@@ -21,7 +21,6 @@ from support.http2.raw_peer import (
     RST,
     SETTINGS,
     WINDOW,
-    RawPeer,
     block,
     call,
     frame,
@@ -31,7 +30,8 @@ from support.http2.raw_peer import (
     statuses,
     u32,
 )
-from support.waiting import eventually
+from support.http2.in_memory import RawPeer
+from support.waiting import eventually, turns
 from whimbrel.model.limits import RPC_MESSAGE_BYTES_MAX
 from whimbrel.pb.apache.rocketmq.v2 import definition_pb2, service_pb2
 from whimbrel.rpc.http2.errors import Code
@@ -278,8 +278,7 @@ async def test_pulled_streams_make_one_response_for_who_does_not_read() -> None:
         made.clear()
         peer.send(b"".join(call(number, "/t.T/Pulled") for number in range(1, 17, 2)))
         for rounds in (1, 2):
-            for _ in range(9):
-                await asyncio.sleep(0)
+            await turns(9)
             assert len(made) == 8 * rounds
             assert 7 * MIB < connection(peer).unread < 9 * MIB
             peer.send(frame(WINDOW, 0, 0, u32(9 * MIB)))
@@ -316,7 +315,7 @@ async def test_fragments_of_one_byte_take_bounded_memory(measured: Measured) -> 
     async with serving() as server:
         peer, size = await held_bytes(attack, server)
         measured(f"{size} bytes held of {len(body)}")
-        assert not peer.closed
+        assert not peer.closing
         assert size < 3 * len(body)
 
 
@@ -376,7 +375,7 @@ async def test_what_is_too_much_ends_the_connection_and_no_other(attack: bytes, 
         other.send(HELLO + headers(1))
         peer.send(HELLO)
         peer.send(attack)
-        assert peer.closed
+        assert peer.closing
         end = peer.goaway()
         assert end is not None and end[0] == code and end[1]
         other.send(message(1))
@@ -407,11 +406,10 @@ async def test_field_that_is_wrongly_coded_ends_the_connection_when_it_is_looked
     async with serving(guard=read_metadata) as server:
         peer = RawPeer(server)
         peer.send(HELLO + frame(HEADERS, END_HEADERS, 1, wrong) + message(1))
-        await asyncio.sleep(0)
-        await asyncio.sleep(0)
+        await turns(2)
         end = peer.goaway()
         assert end is not None and end[0] == Code.COMPRESSION_ERROR
-        assert peer.closed
+        assert peer.closing
         peer.leave()
         assert not any(server.streams.open_by_method.values())
 
@@ -437,10 +435,10 @@ async def test_who_holds_most_is_ended_when_all_hold_too_much(caplog: pytest.Log
             peer.send(HELLO + headers(1) + frame(DATA, 0, 1, b"\x00" + u32(100 * MIB)))
             for _ in range(pieces):
                 peer.send(frame(DATA, 0, 1, bytes(MIB - 5)))
-        assert not any(peer.closed for peer in peers)
+        assert not any(peer.closing for peer in peers)
         for _ in range(2):
             peers[3].send(frame(DATA, 0, 1, bytes(MIB - 5)))
-        assert [peer.closed for peer in peers] == [False, True, False, False]
+        assert [peer.closing for peer in peers] == [False, True, False, False]
         end = peers[1].goaway()
         assert end is not None and end[0] == Code.ENHANCE_YOUR_CALM and "holds most" in end[1]
         assert "192.0.2.1:4711 is cut off" in caplog.text
@@ -456,9 +454,9 @@ async def test_answers_that_nobody_reads_count_for_the_process() -> None:
         peers = [RawPeer(server, host=f"192.0.2.{number}") for number in range(3)]
         for peer, calls in zip(peers, (2, 6, 1), strict=True):
             peer.send(HELLO + setting(4, 0) + b"".join(call(2 * n + 1, "/t.T/Large") for n in range(calls)))
-        assert not any(peer.closed for peer in peers)
+        assert not any(peer.closing for peer in peers)
         peers[2].send(b"".join(call(2 * n + 1, "/t.T/Large") for n in range(1, 4)))
-        assert [peer.closed for peer in peers] == [False, True, False]
+        assert [peer.closing for peer in peers] == [False, True, False]
         assert connection(peers[1]).unread < MIB
 
 
@@ -546,7 +544,7 @@ async def test_half_open_connections_are_cut_off(begin: bytes, certificate: Path
             peer.send(begin)
         now = server.loop.time()
         peer.protocol.check_timeouts(now + HANDSHAKE_S - 1)
-        assert not peer.closed
+        assert not peer.closing
         peer.protocol.check_timeouts(now + HANDSHAKE_S + 1)
         assert peer.aborted
         assert not peer.written or begin[:1] == b"P"  # nothing leaves before it is known who it is
@@ -564,7 +562,7 @@ async def test_client_hello_in_many_pieces_is_read_in_few(certificate: Path) -> 
         peer.send(hello[HELLO_PIECES_AT_ONCE:][:1])
         assert peer.paused
         await eventually(lambda: not peer.paused)
-        assert not peer.closed and not peer.written
+        assert not peer.closing and not peer.written
 
 
 async def test_who_does_not_answer_pings_is_cut_off() -> None:
@@ -575,6 +573,6 @@ async def test_who_does_not_answer_pings_is_cut_off() -> None:
         connection(peer).check_timeouts(now + KEEPALIVE_S + 1)
         assert peer.frames()[-1][0] == PING
         connection(peer).check_timeouts(now + KEEPALIVE_S + KEEPALIVE_TIMEOUT_S - 1)
-        assert not peer.closed
+        assert not peer.closing
         connection(peer).check_timeouts(now + KEEPALIVE_S + KEEPALIVE_TIMEOUT_S + 1)
         assert peer.aborted

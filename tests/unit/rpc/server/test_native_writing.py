@@ -1,35 +1,25 @@
 """Answers that wait for the loop to come round, on several connections of the native transport."""
 
-import asyncio
 import socket
 from typing import Any
 
 from support.http2.echoing import Raw
-from support.http2.recordings import Sink, connected
+from support.http2.frames import block
+from support.http2.in_memory import Sink, connected
+from support.waiting import eventually
 from whimbrel.deferred import Deferred
 from whimbrel.rpc.http2.connection import Connection
 from whimbrel.rpc.http2.grpc_format import prefixed
-from whimbrel.rpc.http2.hpack import encode
 from whimbrel.rpc.http2.stream import Data
 from whimbrel.rpc.server.handlers import Call, Service, UnaryMethod
 from whimbrel.rpc.server.native import NativeServer
-
-REQUEST = encode(
-    [
-        (b":method", b"POST"),
-        (b":scheme", b"http"),
-        (b":path", b"/t.T/U"),
-        (b":authority", b"x"),
-        (b"content-type", b"application/grpc"),
-    ]
-)
 
 
 def request() -> bytes:
     """Return the bytes of a client that makes one call."""
     client = Connection(server=False)
     stream = client.request()
-    client.send_headers(stream, REQUEST)
+    client.send_headers(stream, block("/t.T/U"))
     client.send_data(stream, prefixed(b"question"), end=True)
     return client.take()
 
@@ -38,7 +28,7 @@ def answer(sink: Sink) -> list[bytes]:
     """Return the data that a client finds in what was written."""
     client = Connection(server=False)
     client.request()
-    return [event.data for event in client.receive(b"".join(sink.written)) if isinstance(event, Data)]
+    return [event.data for event in client.receive(sink.sent) if isinstance(event, Data)]
 
 
 async def test_who_goes_before_its_answer_is_written_keeps_no_other_from_its_own() -> None:
@@ -58,6 +48,5 @@ async def test_who_goes_before_its_answer_is_written_keeps_no_other_from_its_own
         first, sink = pairs[0]
         sink.close()
         first.connection_lost(None)
-        while server.unflushed:  # noqa: ASYNC110 - turns of the loop are what is waited for
-            await asyncio.sleep(0)
+        await eventually(lambda: not server.unflushed)
     assert [answer(sink) for _, sink in pairs] == [[], [prefixed(b"answer")], [prefixed(b"answer")]]

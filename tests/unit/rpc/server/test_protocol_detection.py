@@ -12,7 +12,8 @@ import grpc.aio
 import pytest
 import uvloop
 
-from support.http2.raw_peer import HELLO, RawPeer
+from support.http2.frames import HELLO
+from support.http2.in_memory import RawPeer
 from whimbrel.model.limits import RPC_MESSAGE_BYTES_MAX
 from whimbrel.rpc.server.certificates import FILE_NAME, CertificateError, TlsSettings
 from whimbrel.rpc.server.connection import NativeConnection
@@ -134,7 +135,7 @@ async def test_tls_that_fails_is_told_of_with_its_reason(
             await asyncio.open_connection("127.0.0.1", server.port, ssl=verifying)
         peer = RawPeer(server)
         peer.send(b"\x16\x03\x01\x00\x04junk")
-        assert peer.closed and peer.written[:1] == b"\x15"  # an alert
+        assert peer.closing and peer.sent[:1] == b"\x15"  # an alert
     offered, junk = caplog.messages  # of two hosts
     assert "TLS fails: it offers b'http/1.1' by ALPN" in offered and "TLS fails: " in junk
 
@@ -193,8 +194,7 @@ async def test_slow_reader_under_tls_is_paused_and_hears_the_last_word(certifica
                 client.do_handshake()
             except ssl.SSLWantReadError:
                 peer.send(outgoing.read())
-                incoming.write(bytes(peer.written))
-                peer.written.clear()
+                incoming.write(peer.take())
         client.write(HELLO)
         peer.send(outgoing.read())
         (above,) = server.connections
@@ -205,8 +205,8 @@ async def test_slow_reader_under_tls_is_paused_and_hears_the_last_word(certifica
         peer.loosen()
         assert not above.paused and not peer.paused
         above.transport.close()
-        assert peer.closed
-        incoming.write(bytes(peer.written))
+        assert peer.closing
+        incoming.write(peer.sent)
         read = 0
         while piece := client.read(MIB):  # until close_notify: without it this raises SSLWantReadError
             read += len(piece)

@@ -71,9 +71,9 @@ def test_11_sends_that_nobody_confirms_are_answered_as_by_python(waiting: Body) 
         for side in two.sides:
             side.appender.close("the test ends")
             side.server.flush()
-        written = b"".join(two.connections[1][1].written)
+        written = two.connections[1][1].sent
         assert [decode_frame(frames(written)[number][0]).code for number in (1, 3, 4)] == [10] * 3
-        assert frames(b"".join(two.connections[0][1].written)) == frames(written)
+        assert frames(two.connections[0][1].sent) == frames(written)
 
     waiting(body)
 
@@ -113,7 +113,7 @@ def test_a_connection_that_is_lost_takes_its_answers_with_it(waiting: Body) -> N
         assert connection.open_calls == 0 and not len(two.compiled.appender.parked)
         two.feed(request(6))
         two.settle()
-        assert list(frames(b"".join(two.connections[1][1].written))) == [6]
+        assert list(frames(two.connections[1][1].sent)) == [6]
 
     waiting(body)
 
@@ -219,7 +219,7 @@ async def test_reads_of_several_connections_are_taken_together(tmp_path: Path, s
         sizes = [len(call.args[0]) for call in take.call_args_list]
     assert sizes == [1, 7] * 20
     for (one, first), (other, second) in pairs:
-        assert frames(b"".join(first.written)) == frames(b"".join(second.written))
+        assert frames(first.sent) == frames(second.sent)
         one.connection_lost(None)
         other.connection_lost(None)
     two.check()
@@ -240,8 +240,8 @@ async def test_a_read_that_waits_is_taken_before_what_else_happens(
     lost.connection_lost(None)
     more.data_received(request(3)[:50])  # it takes what waits along
     more.data_received(request(3)[50:])
-    assert list(frames(b"".join(sink.written))) == [2]
-    assert list(frames(b"".join(other.written))) == [2, 3]
+    assert list(frames(sink.sent)) == [2]
+    assert list(frames(other.sent)) == [2, 3]
     assert not gathered.waiting and two.calls == 4
     for connection in (first, ends, more):
         connection.connection_lost(None)
@@ -269,7 +269,7 @@ async def test_a_panic_in_a_pass_ends_the_connection_that_it_was_at(
         await asyncio.sleep(0)
         two.compiled.server.flush()
     assert closed.closing and not closed.written
-    assert list(frames(b"".join(sink.written))) == [2]
+    assert list(frames(sink.sent)) == [2]
     for connection in (first, good, bad):
         connection.connection_lost(None)
     two.close()

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from support.http2.raw_peer import DATA, HEADERS, HELLO, RawPeer, call, frame, headers, statuses, u32
+from support.http2.frames import DATA, HEADERS, HELLO, call, frame, headers, statuses, u32
+from support.http2.in_memory import RawPeer
 from whimbrel.model.wire import MESSAGING_SERVICE
 from whimbrel.pb.apache.rocketmq.v2 import service_pb2 as messaging
 from whimbrel.rpc.server import request_limits

@@ -9,7 +9,8 @@ import grpc
 import grpc.aio
 import pytest
 
-from support.http2.raw_peer import HELLO, RST, RawPeer, call, frame, headers, setting, statuses, u32
+from support.http2.frames import HELLO, RST, call, frame, headers, setting, statuses, u32
+from support.http2.in_memory import RawPeer
 from support.waiting import eventually
 from whimbrel.deferred import Deferred
 from whimbrel.errors import NotReady
