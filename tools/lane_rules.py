@@ -1,13 +1,16 @@
 """Break the rules of the compiled lane one by one, and see whether the tests find each of them.
 
-    python tools/lane_rules.py            all rules; exit code 1 when one is not found
-    python tools/lane_rules.py NAME ...   some, or all of a file: replica.rs
+    python -m lane_rules                 all rules; exit code 1 when one is not found
+    python -m lane_rules NAME ...        some, or all of a file: replica.rs
+    python -m lane_rules --share 12      those that have changed, and of the others one of 12
+    python -m lane_rules --record        all, and writes down which were found (support/rule_records.py)
 
 A rule is broken in a copy of `native/`, by replacing one piece of a source file; the module built from it
 takes the place of the installed one, and a test must fail. The unchanged copy must pass. Each core breaks
 rules in a copy of its own.
 """
 
+import argparse
 import os
 import shutil
 import subprocess
@@ -21,7 +24,12 @@ from queue import Empty, SimpleQueue
 
 import pytest
 
-REPO = Path(__file__).resolve().parent.parent
+from support import rule_records
+from support.provenance import REPOSITORY, head
+
+SET = "lane"
+TEST_S_MAX = "600"
+SOURCES = REPOSITORY / "native/core/src"
 STORE_TESTS = ("tests/property/test_lane_store.py",)
 SEND_TESTS = (
     "tests/unit/rpc/server/test_lane_calls.py",
@@ -707,7 +715,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def passes(module: Path, tests: tuple[str, ...]) -> bool:
     """Run tests with the module in a directory; return whether they pass."""
     environment = os.environ | {
-        "PYTHONPATH": f"{module}:{REPO / 'services'}:{REPO / 'tests'}",
+        "PYTHONPATH": ":".join(
+            map(str, (module, *(REPOSITORY / name for name in ("services", "tests", "tools"))))
+        ),
         "REQUIRE_LANE": "1",
         "WHIMBREL_LANE_RULES": "1",
     }
@@ -721,11 +731,13 @@ def passes(module: Path, tests: tuple[str, ...]) -> bool:
         "no:cacheprovider",
         "-p",
         "lane_rules",
+        "--timeout",
+        TEST_S_MAX,  # a test that finds a broken rule may hang by it; this may run at idle priority
         *tests,
     ]
     done = subprocess.run(
         command,
-        cwd=REPO,
+        cwd=REPOSITORY,
         env=environment,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -772,29 +784,35 @@ def break_rules(copy: Copy, rules: "SimpleQueue[Rule]") -> list[str]:
         print(f"{'found' if found else 'MISSED'} in {took:4.1f} s: {rule.name}", flush=True)
 
 
-def chosen(named: list[str], commit: str) -> tuple[Rule, ...]:
-    """Return the rules asked for: by name or file; with `--share N` one of N, others with each commit."""
-    if named[:1] == ["--share"]:
-        shares = int(named[1])
-        return RULES[int(commit, 16) % shares :: shares]
-    return tuple(rule for rule in RULES if not named or rule.name in named or rule.file in named)
+def digests() -> dict[str, str]:
+    """Return what each rule is now: how it is broken, its file, and the tests that must find it."""
+    found = {}
+    for rule in RULES:
+        tests = [REPOSITORY / word for word in tests_of(rule) if word.endswith(".py")]
+        found[rule.name] = rule_records.digest(repr(rule), [SOURCES / rule.file, *tests])
+    return found
 
 
-def main() -> None:
+def main(arguments: list[str]) -> None:
     """Break the rules."""
-    commit = subprocess.run(
-        ["git", "log", "-1", "--format=%H"], cwd=REPO, stdout=subprocess.PIPE, text=True, check=True
-    ).stdout.strip()
-    named = sys.argv[1:]
-    rules = chosen(named, commit)
+    parser = argparse.ArgumentParser(prog="lane_rules", description="Break rules of the compiled lane.")
+    parser.add_argument("names", nargs="*", help="rules, or files; all where none is named")
+    parser.add_argument("--share", type=int, default=1, help="those that have changed, and one of so many")
+    parser.add_argument("--record", action="store_true", help="write down which were found")
+    options = parser.parse_args(arguments)
+    now, commit = digests(), head()
+    wanted = set(rule_records.chosen(now, rule_records.recorded(SET), share=options.share, commit=commit))
+    if options.names:
+        wanted = {rule.name for rule in RULES if {rule.name, rule.file} & set(options.names)}
+    rules = [rule for rule in RULES if rule.name in wanted]
     print(f"commit {commit[:7]}, {len(rules)} of {len(RULES)} rules", flush=True)
     for rule in rules:
-        count = (REPO / "native/core/src" / rule.file).read_text().count(rule.old)
+        count = (SOURCES / rule.file).read_text().count(rule.old)
         if count != 1:
             sys.exit(f"{rule.name}: {rule.old!r} stands {count} times in {rule.file}")
     with tempfile.TemporaryDirectory() as name:
         first = Copy(Path(name) / "0")
-        shutil.copytree(REPO / "native", first.native, ignore=shutil.ignore_patterns("target"))
+        shutil.copytree(REPOSITORY / "native", first.native, ignore=shutil.ignore_patterns("target"))
         first.build()
         copies = [first]
         for number in range(1, min(len(rules), os.cpu_count() or 1)):
@@ -810,10 +828,13 @@ def main() -> None:
             missed = [
                 name for names in workers.map(break_rules, copies, [left] * len(copies)) for name in names
             ]
+    if options.record:
+        found = {rule.name: now[rule.name] for rule in rules if rule.name not in missed}
+        rule_records.record(SET, found, now)
     if missed:
         sys.exit(f"{len(missed)} of {len(rules)} broken rules are not found: {', '.join(missed)}")
     print(f"all {len(rules)} broken rules are found")
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

@@ -16,13 +16,18 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 from models.exhaustive import CASES, Outcome, explore
 from models.histories import KINDS, History, draw, run
 from models.rules import RULES, Rule
+from support import rule_records
+from support.provenance import head
 
 __all__ = ["main"]
 
+HERE = Path(__file__).resolve().parent
+SET = "models"
 BATCH = 20  # seeds a task: a second or less
 
 
@@ -71,17 +76,25 @@ def searches(rule: Rule) -> Iterator[Search]:
         yield Search(rule.id, histories=rule.histories)
 
 
-def find_rules(jobs: int) -> int:
-    """Switch each rule off in turn; return the exit code."""
-    began = time.monotonic()
-    wanted = [search for rule in RULES.values() for search in searches(rule)]
-    missed = 0
+def digests() -> dict[str, str]:
+    """Return what each rule is now: what it says, and all of the models, which follow each in many places."""
+    code = [path for path in HERE.glob("*.py") if path.name not in {"rules.py", "run.py"}]
+    return {name: rule_records.digest(repr(rule), code) for name, rule in RULES.items()}
+
+
+def find_rules(jobs: int, share: int, *, record: bool) -> int:
+    """Switch rules off, one at a time; return the exit code."""
+    began, now, commit = time.monotonic(), digests(), head()
+    chosen = rule_records.chosen(now, rule_records.recorded(SET), share=share, commit=commit)
+    print(f"commit {commit[:7]}, {len(chosen)} of {len(RULES)} rules", flush=True)
+    wanted = [search for name in chosen for search in searches(RULES[name])]
+    missed = set()
     with multiprocessing.Pool(jobs) as pool:
         for search, found in pool.imap(find, wanted):
             rule = RULES[search.rule]
             title = f"{' and '.join((rule.id, *rule.along))} off"
             if found is None:
-                missed += 1
+                missed.add(search.rule)
                 print(f"NOT FOUND: {title}, {search.place}: {rule.text}", flush=True)
             elif isinstance(found, Outcome):
                 print(f"{title}: {search.place}, {found.groups} groups: {found.finding}")
@@ -90,8 +103,13 @@ def find_rules(jobs: int) -> int:
     for rule in RULES.values():
         if not (rule.cases or rule.histories):
             print(f"{rule.id}: nothing that the models look for: {rule.note}")
+    if record:
+        rule_records.record(SET, {name: now[name] for name in chosen if name not in missed}, now)
     count = len({search.rule for search in wanted})
-    print(f"{count} rules off, {len(wanted)} searches, {missed} not found; {time.monotonic() - began:.0f} s")
+    print(
+        f"{count} rules off, {len(wanted)} searches, {len(missed)} not found; "
+        f"{time.monotonic() - began:.0f} s"
+    )
     return bool(missed)
 
 
@@ -180,7 +198,7 @@ def run_histories(first: int, seconds: float, count: int, jobs: int) -> int:
 
 def main(arguments: list[str]) -> int:
     """Run what is asked for; return the exit code."""
-    parser = argparse.ArgumentParser(prog="failover.run", description="Run the models of automatic failover.")
+    parser = argparse.ArgumentParser(prog="models.run", description="Run the models of automatic failover.")
     parser.add_argument("seed", nargs="?", type=int, help="a seed of level 2 to repeat, with what happened")
     parser.add_argument("--kind", default="", choices=["", *KINDS], help="its kind, if not the seed's own")
     parser.add_argument("--first", type=int, default=1, help="the first seed")
@@ -188,6 +206,10 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--seconds", type=float, default=60.0, help="how long level 2 goes on")
     parser.add_argument("--jobs", type=int, default=1, help="processes")
     parser.add_argument("--rules", action="store_true", help="switch each rule off, and see that it is found")
+    parser.add_argument(
+        "--share", type=int, default=1, help="with --rules: those that have changed, and one of so many"
+    )
+    parser.add_argument("--record", action="store_true", help="with --rules: write down which were found")
     parser.add_argument("--without", default="", choices=["", *RULES], help="show what this rule is for")
     options = parser.parse_args(arguments)
     if options.seed is not None:
@@ -195,7 +217,7 @@ def main(arguments: list[str]) -> int:
     if options.without:
         return explain_rule(RULES[options.without])
     if options.rules:
-        return find_rules(options.jobs)
+        return find_rules(options.jobs, options.share, record=options.record)
     bad = run_cases(options.jobs)
     return bool(bad + run_histories(options.first, options.seconds, options.count, options.jobs))
 

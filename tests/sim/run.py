@@ -21,12 +21,12 @@ import logging
 import multiprocessing
 import multiprocessing.connection
 import random
-import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import whimbrel.broker.broker as broker_module
@@ -40,7 +40,9 @@ from sim.operations import PLANS
 from sim.plan import END_S, Plan
 from sim.power import LOSSES, power_plan
 from sim.process import REAL, clocks_of_processes
-from sim.rules import FIRST_SEEDS, RULES, switched_off
+from sim.rules import FIRST_SEEDS, RULES, Patch, switched_off
+from support import rule_records
+from support.provenance import head
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
@@ -57,6 +59,9 @@ IMPORTED_LATE = (
     "whimbrel.rpc.server.native",
     "whimbrel.rpc.server.reflection",
 )
+
+
+HERE = Path(__file__).resolve().parent
 
 
 class NoCollector:
@@ -174,13 +179,17 @@ def shrink(plan: Plan) -> Plan:
 
 def find_rules(options: argparse.Namespace) -> int:
     """Switch rules off and look for a seed that notices; return the exit code."""
-    missed, text, seeds_max = 0, options.without, options.seeds_max
+    missed: list[str] = []
+    text, seeds_max = options.without, options.seeds_max
     rules, firsts = (ELECTION_RULES, ELECTION_FIRST_SEEDS) if options.elections else (RULES, FIRST_SEEDS)
-    wanted = [rule for rule in rules if (rule not in UNSEEN if text == "all" else text in rule)]
-    if options.share > 1:
-        shares = options.share
-        wanted = wanted[int(commit(), 16) % shares :: shares]
-        print(f"commit {commit()[:7]}, {len(wanted)} of {len(rules)} rules", flush=True)
+    name = "elections" if options.elections else "sim"
+    now: dict[str, str] = {}
+    if text == "all":
+        now = digests(rules)
+        wanted = rule_records.chosen(now, rule_records.recorded(name), share=options.share, commit=head())
+        print(f"commit {head()[:7]}, {len(wanted)} of {len(now)} rules", flush=True)
+    else:
+        wanted = [rule for rule in rules if text in rule]
     for rule in wanted:
         begin = max(options.first, firsts.get(rule, options.first))
         kind = ELECTION_PLANS.get(rule, "plain") if options.elections else ""
@@ -189,21 +198,31 @@ def find_rules(options: argparse.Namespace) -> int:
         with switched_off(rule, rules), contextlib.closing(apart(plans, options.jobs)) as results:
             found = next((result for result in results if result.error), None)
         if found is None:
-            missed += 1
+            missed.append(rule)
             print(f"NOT FOUND in {seeds_max} seeds without {rule!r}")
         else:
             seed = found.plan.seed
             place = f"the {seed - begin + 1}."
             of_kind = f" of PLAN={kind}" if kind else ""
             print(f"found without {rule!r}: seed {seed}{of_kind}, {place}: {found.error[:160]}", flush=True)
+    if options.record:
+        rule_records.record(name, {rule: now[rule] for rule in wanted if rule not in missed}, now)
     return bool(missed)
 
 
-def commit() -> str:
-    """Return the commit that is checked out, in hexadecimal digits."""
-    return subprocess.run(
-        ["git", "log", "-1", "--format=%H"], stdout=subprocess.PIPE, text=True, check=True
-    ).stdout.strip()
+def digests(rules: Mapping[str, tuple[Patch, ...]]) -> dict[str, str]:
+    """Return what each rule is now: how it is switched off, and the files of the code that follows it.
+
+    Those of elections that no seed is known to notice are left out.
+    """
+    name, table = ("rules.py", "RULES") if rules is RULES else ("election_rules.py", "ELECTION_RULES")
+    return {
+        rule: rule_records.digest(
+            rule_records.definition(HERE / name, table, rule), rule_records.sources(patches)
+        )
+        for rule, patches in rules.items()
+        if rule not in UNSEEN
+    }
 
 
 def prepare(*, verbose: bool) -> None:
@@ -262,8 +281,9 @@ def main(arguments: list[str]) -> int:
         "--without", default="", help="a rule to switch off, by a part of its text; all: each in turn"
     )
     parser.add_argument(
-        "--share", type=int, default=1, help="of all rules one of so many, others with each commit"
+        "--share", type=int, default=1, help="of all rules those that have changed, and one of so many"
     )
+    parser.add_argument("--record", action="store_true", help="write down which rules were found")
     parser.add_argument(
         "--seeds-max", type=int, default=100, help="in so many a rule that is switched off is found"
     )
