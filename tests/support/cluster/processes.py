@@ -11,6 +11,7 @@ ones, so that peers find it again. Whatever still runs when the test process end
 """
 
 import atexit
+import functools
 import json
 import os
 import re
@@ -24,6 +25,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from support.cluster.fork_server import Forked, ForkServer
 from support.waiting import polls, until
 from whimbrel.broker.options import BrokerOptions
 
@@ -53,6 +55,13 @@ SERVICES = Path(__file__).resolve().parents[3] / "services"
 PYTHON = sys.executable  # what starts our processes; another environment's takes the package installed there
 
 alive: set["Process"] = set()
+EXEC = "WHIMBREL_TEST_EXEC"  # in the environment: nothing is started by a fork
+
+
+@functools.cache
+def fork_server() -> ForkServer:
+    """Return what starts processes of this version for the tests of this process."""
+    return ForkServer(sys.executable, environment())
 
 
 class StartFailed(AssertionError):
@@ -136,7 +145,7 @@ class Process:
         self.settings = {"port": 0, **settings}
         self.ready_file = root / f"{name}.ready.json"
         self.log = root / f"{name}.log"
-        self.child: subprocess.Popen[bytes] | None = None
+        self.child: subprocess.Popen[bytes] | Forked | None = None
         self.services = SERVICES
         self.ready: dict[str, Any] = {}
         self.ready_s = 0.0
@@ -188,9 +197,17 @@ class Process:
         assert not self.running, f"{self.name} runs already"
         self.ready_file.unlink(missing_ok=True)
         self.started = time.monotonic()
-        self.child = program(self.command(), self.log, self.services)
+        self.child = self.started_child()
         alive.add(self)
         return self
+
+    def started_child(self) -> "subprocess.Popen[bytes] | Forked":
+        """Start it: as a fork, where it is of this version and nobody wants it otherwise."""
+        command = self.command()
+        if self.services != SERVICES or PYTHON != sys.executable or os.environ.get(EXEC):
+            return program(command, self.log, self.services)
+        _, module, *arguments = command
+        return fork_server().start(module, arguments, environment(), self.log)
 
     def wait_ready(self, timeout: float = READY_TIMEOUT_S) -> Self:
         """Wait for its ready file."""
