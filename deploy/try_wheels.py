@@ -4,6 +4,7 @@ python deploy/try_wheels.py dist
 """
 
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -32,6 +33,11 @@ def said(command: list[str | Path], cwd: Path) -> str:
     return done.stdout.strip()
 
 
+def uv() -> str:
+    """Return uv: its cache has what pip would fetch each time, which `make release-check` has it do."""
+    return shutil.which("uv") or str(Path(sys.executable).with_name("uv"))
+
+
 def try_out(wheels: list[Path], expected: str) -> None:
     """Install wheels into a new environment and see whether the command says what is expected.
 
@@ -40,8 +46,8 @@ def try_out(wheels: list[Path], expected: str) -> None:
     """
     with tempfile.TemporaryDirectory() as name:
         root = Path(name)
-        said([sys.executable, "-m", "venv", root / "env"], root)
-        said([root / "env/bin/pip", "install", "-q", "--disable-pip-version-check", *wheels], root)
+        said([uv(), "venv", "-q", "--python", sys.executable, "env"], root)
+        said([uv(), "pip", "install", "-q", "--python", "env/bin/python", *wheels], root)
         version = said([root / "env/bin/whimbrel", "--version"], root)
     print(version)
     if not version.endswith(expected):

@@ -12,10 +12,12 @@ import threading
 import typing
 from collections.abc import Callable, Iterator
 from typing import Any
+from unittest.mock import patch
 
 import hypothesis
 import pytest
 
+from whimbrel.lane import Lane
 from whimbrel.machine import MACHINE
 from whimbrel.rpc.server import serving
 
@@ -25,7 +27,7 @@ TRANSPORT = "WHIMBREL_TEST_TRANSPORT"
 CLIENTS = "WHIMBREL_CLIENT_TRANSPORT"
 STORE_THREADS = {"queue-mark", "log-preallocate", "log-flush"}
 LANE = "WHIMBREL_TEST_LANE"
-# What the compiled lane does is also tested without it: `make test-lane`, and in CI.
+# What the compiled lane replaces is also tested without it, in CI; all tests are by `make test-lane`.
 LANE_TESTS = (
     "tests/unit/store/",
     "tests/property/test_store_machine.py",
@@ -37,6 +39,33 @@ LANE_TESTS = (
     "tests/integration/test_kill.py",
     "tests/integration/test_store_modes.py",
     "tests/integration/test_switching.py",
+)
+# Of these, the files in which nothing uses the lane: without it they would run the same code again.
+SAME_WITHOUT_LANE = tuple(
+    f"tests/unit/store/test_{name}.py"
+    for name in (
+        "columns_decoder",
+        "columns_kinds",
+        "columns_scan",
+        "consumequeue",
+        "cut_reader",
+        "durable_names",
+        "emptying",
+        "epoch_file",
+        "jsonconfig",
+        "locking",
+        "log_compare",
+        "modes",
+        "preallocation",
+        "repair",
+        "seal",
+        "seam",
+        "seat_file",
+        "shared_page",
+        "timer_files",
+        "trace_scanner",
+        "verify",
+    )
 )
 
 
@@ -70,8 +99,26 @@ def pytest_configure() -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark what runs once more without the lane."""
     for item in items:
-        if item.nodeid.startswith(LANE_TESTS):
+        if item.nodeid.startswith(LANE_TESTS) and not item.nodeid.startswith(SAME_WITHOUT_LANE):
             item.add_marker(pytest.mark.lane)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
+    """See that a test that is said to be the same without the lane does not use it."""
+    if not item.nodeid.startswith(SAME_WITHOUT_LANE):
+        return (yield)
+    used: list[str] = []
+    asked = Lane.active.fget  # type: ignore[attr-defined]
+
+    def active(lane: Lane) -> bool:
+        used.append(lane.version)
+        return bool(asked(lane))
+
+    with patch.object(Lane, "active", property(active)):
+        result = yield
+    assert not used, f"{item.path.name} uses the lane: take it out of SAME_WITHOUT_LANE"
+    return result
 
 
 def pytest_report_header() -> str:

@@ -9,10 +9,11 @@ short. Numbers of other papers (`10.3`, chapter 9) do not count.
 """
 
 import ast
+import functools
 import re
 import sys
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 __all__ = ["CHAPTERS", "PAGE", "STATEMENTS", "TESTS", "numbers_in", "page", "row", "shown", "shown_by"]
@@ -158,11 +159,14 @@ def shown_by(numbers: Callable[[str, str], Iterable[int]]) -> dict[int, list[str
     return tests
 
 
-def docstrings(path: Path) -> Iterator[tuple[str, str]]:
-    """Yield the tests of a file, each with its docstring."""
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test_"):
-            yield node.name, " ".join((ast.get_docstring(node) or "").split())
+@functools.cache
+def docstrings(path: Path) -> tuple[tuple[str, str], ...]:
+    """Return the tests of a file, each with its docstring."""
+    return tuple(
+        (node.name, " ".join((ast.get_docstring(node) or "").split()))
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test_")
+    )
 
 
 def row(number: int, statement: str, tests: Mapping[int, list[str]]) -> str:

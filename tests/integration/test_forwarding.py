@@ -23,6 +23,7 @@ from whimbrel.broker.roles.master import MasterRole
 from whimbrel.client import Message
 from whimbrel.client.sync import Consumer, Producer
 from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as v2
+from whimbrel.store.locking import is_locked
 
 pytestmark = pytest.mark.process
 
@@ -317,6 +318,7 @@ def test_calls_during_a_switch_are_served_by_the_role_that_comes(
             batch_size=8, invisible_duration=duration(30), long_polling_timeout=duration(10),
         )  # fmt: skip
         until(lambda: a.inspect(lambda: len(calls.held)) == 3, what="held calls")
+        until(lambda: not is_locked(a.root), what="the log that the replicator gives back")
         a.inspect(gate.set)
         switching.result(SWITCH_S)
         assert sent_before.result().status.code == sent_between.result().status.code == v2.OK

@@ -44,6 +44,9 @@ SETTINGS = {
     "spark.sql.shuffle.partitions": "2",
     "spark.sql.session.timeZone": "UTC",
     "spark.driver.memory": "1g",
+    # Compiling a query takes longer than running it here.
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
 }
 
 

@@ -1,6 +1,7 @@
 """What docs/design.md, docs/walk.md and docs/alarms.md say of the code is so: steps, files, alarms."""
 
 import ast
+import functools
 import importlib
 import inspect
 import re
@@ -114,6 +115,7 @@ def test_every_alert_says_what_it_means_where_to_look_and_what_to_do() -> None:
             assert word in section, section.partition("\n")[0]
 
 
+@functools.cache
 def sentences() -> str:
     """Return all texts in the package's code, also those that stand in several pieces, without docstrings."""
     found: list[str] = []
