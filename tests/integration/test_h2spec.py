@@ -5,7 +5,6 @@ REQUIRE_H2SPEC=1 that is a failure.
 """
 
 import os
-import shutil
 import subprocess
 from pathlib import Path
 from xml.etree import ElementTree
@@ -13,37 +12,22 @@ from xml.etree import ElementTree
 import pytest
 
 from support.cluster.processes import Process
+from support.systems.h2spec import BUILD_S_MAX, prepare
+from support.systems.sdk_programs import Missing
 
-MODULE = "github.com/summerwind/h2spec/cmd/h2spec@v2.2.1+incompatible"
 CASES_MIN = 140
-BUILD_S_MAX, RUN_S_MAX = 240, 120
+RUN_S_MAX = 120
 
 
 @pytest.fixture(scope="module")
 def h2spec() -> Path:
     """Give the program."""
-    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "whimbrel" / "h2spec"
-    if (folder / "h2spec").exists():
-        return folder / "h2spec"
-    go = shutil.which("go")
-    if go is None:
-        problem = "h2spec is built with Go, which is not on the PATH"
+    try:
+        return prepare()
+    except Missing as error:
         if os.environ.get("REQUIRE_H2SPEC"):
-            pytest.fail(problem)
-        pytest.skip(problem)
-    folder.mkdir(parents=True, exist_ok=True)
-    done = subprocess.run(
-        [go, "install", MODULE],
-        env={**os.environ, "GOBIN": str(folder)},
-        capture_output=True,
-        text=True,
-        timeout=BUILD_S_MAX,
-        check=False,
-    )
-    if done.returncode and not os.environ.get("REQUIRE_H2SPEC"):
-        pytest.skip(f"h2spec can't be built: {done.stderr.strip().splitlines()[-1]}")
-    assert done.returncode == 0, done.stderr
-    return folder / "h2spec"
+            pytest.fail(str(error))
+        pytest.skip(str(error))
 
 
 @pytest.mark.timeout(BUILD_S_MAX + RUN_S_MAX + 30)

@@ -12,7 +12,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @pytest.mark.skipif(shutil.which("make") is None, reason="make is missing")
 def test_a_fresh_clone_says_what_is_being_made_before_it_is(tmp_path: Path) -> None:
-    for name in ("Makefile", "pyproject.toml", "uv.lock"):
+    for name in ("Makefile", "long.mk", "pyproject.toml", "uv.lock"):
         shutil.copy(ROOT / name, tmp_path)
     done = subprocess.run(
         ["make", "--dry-run", "run", f"PYTHON={sys.executable}"],

@@ -1,0 +1,46 @@
+"""Fetches and builds the programs of others that quick tests start: `python -m support.systems.prepared`.
+
+Tests do so themselves where nobody has; beforehand it costs no test its time, and none is skipped because an
+installation took longer than a quick test may wait for it. What can't be had is named; the tests that need it
+say so again.
+"""
+
+import sys
+import time
+from collections.abc import Callable
+
+import clients4.programs
+import official.running
+from support.http2 import echoing
+from support.systems import h2spec, real_broker, sdk_programs
+from support.systems.sdk_programs import Missing
+
+__all__ = ["main"]
+
+PROGRAMS: dict[str, Callable[[], object]] = {
+    "RocketMQ 4.9.3": lambda: real_broker.resolved("4.9.3"),
+    "RocketMQ 5.3.3": lambda: real_broker.resolved("5.3.3"),
+    "RocketMQ's own tests": official.running.prepare,
+    "the 4.x client in Java": lambda: clients4.programs.prepare("java-4.9.3"),
+    "the SDK in Java": lambda: sdk_programs.prepare("java"),
+    "the SDK in Go": lambda: sdk_programs.prepare("go"),
+    "the SDK in Node.js": lambda: sdk_programs.prepare("nodejs"),
+    "the echo client in Node.js": lambda: echoing.prepare("nodejs"),
+    "h2spec": h2spec.prepare,
+}
+
+
+def main() -> None:
+    """Prepare all."""
+    for name, prepare in PROGRAMS.items():
+        began = time.monotonic()
+        try:
+            prepare()
+        except (Missing, AssertionError, OSError) as error:
+            print(f"{name} is not to be had here: {error}", file=sys.stderr, flush=True)
+        else:
+            print(f"{name}: {time.monotonic() - began:.1f} s", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,175 @@
+"""The plans: which parts a run has, and which of them run at the same time.
+
+    Part            one command, whose output and time are kept
+    track           parts of one track run one after the other, in their order; tracks run side by side
+    after           parts of other tracks that must have ended
+    idle            gets the time that nothing else wants
+
+CI has two cores. Tests that start processes mostly wait: for elections, for ports, for Spark, for containers.
+So two tracks of them share the cores, and what only computes (simulations, models, rules that are broken one
+by one) is idle beside them, so that what waits for a process never waits for a simulation. Tests in memory
+compute as well, but have a time limit each; they go first, beside what makes wheels and images.
+"""
+
+import os
+import shutil
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+__all__ = ["PLANS", "Part"]
+
+PYTEST = (sys.executable, "-m", "pytest", "-q")
+QUICK = ("-m", "not slow")
+IN_MEMORY = ("tests/unit", "tests/property", "tests/scenario")
+PROCESSES = ("tests/integration", "tests/official", "tests/clients4")
+# Where the tests are that run once more: behind the other transport, and without the lane.
+MARKED_TRANSPORT = ("tests/unit/rpc", "tests/integration")
+MARKED_LANE = ("tests/unit/store", "tests/property/test_store_machine.py", "tests/integration")
+# Three at a time, since they wait; a file's tests stay together, so that what they share is started once.
+THREE = ("-n", "3")
+WAITING = (*THREE, "--dist", "loadfile")
+OTHER_TRANSPORT = {"WHIMBREL_TEST_TRANSPORT": "other"}
+WITHOUT_LANE = {"WHIMBREL_TEST_LANE": "off"}
+WITHOUT_FORKS = {"WHIMBREL_TEST_EXEC": "1"}  # support/cluster/fork_server.py
+# Of the rules that have not changed, one of so many with each commit.
+LANE_SHARE, SIM_SHARE, ELECTIONS_SHARE, MODELS_SHARE = 12, 8, 3, 4
+# Seeds with each commit, from the first on: what two cores ran in a minute, in a half, in one, in a third.
+SIM_SEEDS, MAJORITY_SEEDS, ELECTIONS_SEEDS, MODELS_SEEDS = 52, 36, 24, 1100
+NO_LIMIT_S = 1_000_000
+SHARED_MEMORY, SHARED_MEMORY_MIN = Path("/dev/shm"), 4 << 30
+
+# Tracks.
+COMPUTE, PREPARE, STARTED, SYSTEMS, IDLE = "compute", "prepare", "started", "systems", "idle"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Part:
+    """A part of a run.
+
+    Attributes:
+        name: one word, which names its files and its row.
+        command: what is started, in the root of the tree.
+        track: what it shares its turn with.
+        after: what must have ended before it begins.
+        environment: beside that of the run.
+        idle: it gets the time that no other process wants.
+        tests: pytest runs in it, so there is more to read afterwards.
+    """
+
+    name: str
+    command: tuple[str, ...]
+    track: str
+    after: tuple[str, ...] = ()
+    environment: Mapping[str, str] = field(default_factory=dict)
+    idle: bool = False
+    tests: bool = False
+
+
+def files_in_memory() -> dict[str, str]:
+    """Return what lets tests keep their files in memory, where there is room."""
+    free = shutil.disk_usage(SHARED_MEMORY).free if SHARED_MEMORY.is_dir() else 0
+    return {"TMPDIR": str(SHARED_MEMORY)} if free >= SHARED_MEMORY_MIN else {}
+
+
+def pytest(
+    name: str,
+    *words: str,
+    track: str,
+    after: tuple[str, ...] = (),
+    environment: Mapping[str, str] = {},
+) -> Part:
+    """Return a part that is one run of pytest."""
+    return Part(
+        name=name, command=(*PYTEST, *words), track=track, after=after, environment=environment, tests=True
+    )
+
+
+def make(name: str, *words: object, track: str, after: tuple[str, ...] = ()) -> Part:
+    """Return a part that is a target of `make`, idle in the track of that name."""
+    command = ("make", "--no-print-directory", *map(str, words))
+    return Part(name=name, command=command, track=track, after=after, idle=track == IDLE)
+
+
+def python(name: str, *words: str, track: str, after: tuple[str, ...] = ()) -> Part:
+    """Return a part that is a program of ours."""
+    paths = {"PYTHONPATH": "services:tests:tools:deploy"}
+    return Part(name=name, command=(sys.executable, *words), track=track, after=after, environment=paths)
+
+
+def seeds(name: str, count: int, *words: object) -> Part:
+    """Return a part that runs seeds, so many."""
+    return make(name, name, f"COUNT={count}", f"SECONDS={NO_LIMIT_S}", *words, track=IDLE)
+
+
+def testing(*, programs: tuple[str, ...] = (), images: tuple[str, ...] = ()) -> list[Part]:
+    """Return all tests but the slow ones.
+
+    Args:
+        programs, images: the parts that make the programs of others, and the images, beforehand.
+    """
+    return [
+        pytest("memory", *QUICK, *THREE, *IN_MEMORY, track=COMPUTE, environment=files_in_memory()),
+        pytest("processes", *QUICK, *WAITING, *PROCESSES, track=STARTED, after=("memory", *programs)),
+        pytest(
+            "other-transport",
+            "-m",
+            "transport and not slow",
+            *WAITING,
+            *MARKED_TRANSPORT,
+            track=STARTED,
+            environment=OTHER_TRANSPORT,
+        ),
+        pytest("interop", *QUICK, "tests/interop", track=STARTED),
+        pytest("spark", *QUICK, "tests/spark", track=SYSTEMS, after=("memory",)),
+        pytest("containers", *QUICK, "tests/containers", track=SYSTEMS, after=images),
+    ]
+
+
+def continuous() -> list[Part]:
+    """Return what has to hold before a change goes in: `.ci/run`."""
+    lane = bool(os.environ.get("REQUIRE_LANE"))
+    no_lane = pytest(
+        "no-lane", "-m", "lane and not slow", *WAITING, *MARKED_LANE, track=STARTED, environment=WITHOUT_LANE
+    )
+    parts = [
+        make("check", "check", track=COMPUTE),
+        python("base-image", "deploy/stack.py", "base", track=PREPARE),
+        python("programs", "-m", "support.systems.prepared", track=PREPARE),
+        *([make("wheel", "wheel", track=PREPARE)] if lane else []),
+        python("images", "-m", "containers.images", track=PREPARE),
+        *testing(programs=("programs",), images=("images",)),
+    ]
+    return [
+        *parts,
+        *([no_lane] if lane else []),
+        make("release-check", "release-check", track=STARTED),
+        seeds("sim", SIM_SEEDS),
+        seeds("sim-majority", MAJORITY_SEEDS),
+        seeds("sim-elections", ELECTIONS_SEEDS),
+        seeds("models", MODELS_SEEDS),
+        make("sim-rules", "sim", "RULES=1", f"SHARE={SIM_SHARE}", track=IDLE),
+        make("elections-rules", "sim-elections", "RULES=1", f"SHARE={ELECTIONS_SHARE}", track=IDLE),
+        make("models-rules", "models", "RULES=1", f"SHARE={MODELS_SHARE}", track=IDLE),
+        # Its tests have time limits: it comes when most of what would keep it from running is over.
+        *(
+            [make("lane-rules", "lane-rules", f"SHARE={LANE_SHARE}", track=IDLE, after=("no-lane",))]
+            if lane
+            else []
+        ),
+    ]
+
+
+def nightly() -> list[Part]:
+    """Return in full what `.ci/run` takes a share of, or leaves out."""
+    return [
+        pytest("slow", "-m", "slow", *WAITING, "tests", track=STARTED, environment=WITHOUT_FORKS),
+        make("all-sim-rules", "sim", "RULES=1", "RECORD=1", track=COMPUTE),
+        make("all-elections-rules", "sim-elections", "RULES=1", "RECORD=1", track=COMPUTE),
+        make("all-models-rules", "models", "RULES=1", "RECORD=1", track=COMPUTE),
+        make("all-lane-rules", "lane-rules", "RECORD=1", track=COMPUTE),
+    ]
+
+
+PLANS: Mapping[str, Callable[[], list[Part]]] = {"test": testing, "ci": continuous, "nightly": nightly}
