@@ -65,6 +65,12 @@ def test_a_part_that_fails_ends_nothing_else_and_its_output_is_shown_at_the_end(
     assert "fine" not in said
 
 
+def test_a_part_that_cannot_be_started_fails_and_holds_up_nothing(tmp_path: Path) -> None:
+    missing = Part(name="missing", command=("/no/such/program",), track="a")
+    outcomes = run([missing, part("next", "pass"), part("last", "pass", "b", after=("missing",))], tmp_path)
+    assert [outcome.code for outcome in outcomes.values()] == [127, 0, 0]
+
+
 def test_the_cpu_time_of_a_part_is_that_of_its_processes(tmp_path: Path) -> None:
     work = "import time; end = time.process_time() + 0.2\nwhile time.process_time() < end: pass"
     assert run([part("busy", work)], tmp_path)["busy"].cpu_s >= 0.2

@@ -27,9 +27,10 @@ PROCESSES = ("tests/integration", "tests/official", "tests/clients4")
 # Where the tests are that run once more: behind the other transport, and without the lane.
 MARKED_TRANSPORT = ("tests/unit/rpc", "tests/integration")
 MARKED_LANE = ("tests/unit/store", "tests/property/test_store_machine.py", "tests/integration")
-# Three at a time, since they wait; a file's tests stay together, so that what they share is started once.
-THREE = ("-n", "3")
-WAITING = (*THREE, "--dist", "loadfile")
+# More at a time than there are cores, of which CI has two, since they wait.
+WORKERS = ("-n", str(max(3, os.cpu_count() or 1)))
+# A file's tests stay together, so that what they share is started once.
+WAITING = (*WORKERS, "--dist", "loadfile")
 OTHER_TRANSPORT = {"WHIMBREL_TEST_TRANSPORT": "other"}
 WITHOUT_LANE = {"WHIMBREL_TEST_LANE": "off"}
 WITHOUT_FORKS = {"WHIMBREL_TEST_EXEC": "1"}  # support/cluster/fork_server.py
@@ -110,7 +111,7 @@ def testing(*, programs: tuple[str, ...] = (), images: tuple[str, ...] = ()) -> 
         programs, images: the parts that make the programs of others, and the images, beforehand.
     """
     return [
-        pytest("memory", *QUICK, *THREE, *IN_MEMORY, track=COMPUTE, environment=files_in_memory()),
+        pytest("memory", *QUICK, *WORKERS, *IN_MEMORY, track=COMPUTE, environment=files_in_memory()),
         pytest("processes", *QUICK, *WAITING, *PROCESSES, track=STARTED, after=("memory", *programs)),
         pytest(
             "other-transport",

@@ -29,8 +29,9 @@ from support.provenance import REPOSITORY, commit, head
 __all__ = ["main"]
 
 FOLDER = REPOSITORY / "build" / "ci"
-TIMES = FOLDER / "times.json"
+TIMES = REPOSITORY / "build" / "ci-times.json"
 PAGE = REPOSITORY / "docs" / "ci-times.md"
+INTERRUPTED = 130  # the exit code that shells have for that
 TABLES = "\nThe last run:"  # in the page, what stands before it is a person's
 # What must not reach the parts: our own path; what `make` hands to a `make` below it; and that no bytecode is
 # kept: each process that collects tests would compile all of them anew, for 20 s.
@@ -80,7 +81,7 @@ def note_full_runs(outcomes: Sequence[Outcome], at: str, date: str) -> None:
 def run(plan: str, names: Sequence[str]) -> int:
     """Run a plan; return the exit code."""
     parts, at, date = chosen(plan, names), head(), datetime.date.today().isoformat()
-    noting = plan == "nightly"
+    noting, whole = plan == "nightly", plan == "ci" and not names
     if noting and commit().endswith("-dirty"):
         sys.exit(
             "files were changed since the last commit, which a full run would be noted for: commit first"
@@ -98,14 +99,15 @@ def run(plan: str, names: Sequence[str]) -> int:
     outcomes = runner()
     seconds = time.monotonic() - began
     tests, counts = read_tests(FOLDER, [part.name for part in parts if part.tests])
-    measured = [PartTimes(each.part.name, each.seconds, each.cpu_s) for each in outcomes]
-    times = Times(at[:8], date, os.cpu_count() or 1, seconds, tuple(measured), tuple(tests[:SLOWEST]))
-    times.save(TIMES)
-    known = committed(PAGE.read_text(encoding="utf-8")) if PAGE.exists() else {}
-    print(f"\n{compared(times, known)}\n")
+    if whole:
+        measured = tuple(PartTimes(each.part.name, each.seconds, each.cpu_s) for each in outcomes)
+        times = Times(at[:8], date, os.cpu_count() or 1, seconds, measured, tuple(tests[:SLOWEST]))
+        times.save(TIMES)
+        known = committed(PAGE.read_text(encoding="utf-8")) if PAGE.exists() else {}
+        print(f"\n{compared(times, known)}\n")
     runner.show_failures()
     old: list[str] = []
-    if plan == "ci" and not names:
+    if whole:
         old, said = full_runs.check(part.name for part in PLANS["nightly"]())
         print(said)
     if noting:
@@ -133,7 +135,13 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("plan", choices=[*PLANS, "times"])
     parser.add_argument("--parts", nargs="*", default=[], help="only these parts of the plan")
     options = parser.parse_args(arguments)
-    return write_page() if options.plan == "times" else run(options.plan, options.parts)
+    if options.plan == "times":
+        return write_page()
+    try:
+        return run(options.plan, options.parts)
+    except KeyboardInterrupt:
+        print("interrupted: all that ran was ended", file=sys.stderr)
+        return INTERRUPTED
 
 
 if __name__ == "__main__":

@@ -24,6 +24,7 @@ from ci.plan import Part
 
 __all__ = ["Outcome", "Run"]
 
+NOT_STARTED = 127  # the exit code that shells have for that
 BEAT_S = 60.0  # how often a line says what runs; a run that prints nothing for long looks like one that hangs
 END_S = 20.0  # what a part has to end in, before it is killed
 TAIL_LINES, FAILED_LINES = 6, 400  # of the output: of each part, and of one that has failed
@@ -128,7 +129,11 @@ class Run:
                     self.ended[name].wait()
                 if self.stopping:
                     return
-                self.outcomes[part.name] = self.run_part(part)
+                try:
+                    self.outcomes[part.name] = self.run_part(part)
+                except OSError as error:
+                    self.outcomes[part.name] = Outcome(part, NOT_STARTED, 0.0, 0.0)
+                    self.say(f"{part.name} can't be started: {error}")
                 self.ended[part.name].set()
 
     def run_part(self, part: Part) -> Outcome:
@@ -166,7 +171,7 @@ class Run:
     def show_failures(self) -> None:
         """Print the output of the parts that failed."""
         for name, outcome in self.outcomes.items():
-            if outcome.code:
+            if outcome.code and outcome.code != NOT_STARTED:
                 text = (self.folder / f"{name}.log").read_text(encoding="utf-8", errors="replace")
                 lines = text.splitlines()[-FAILED_LINES:]
                 print(f"\n==== {name} failed with exit code {outcome.code}; the end of its output:")

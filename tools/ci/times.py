@@ -1,6 +1,6 @@
 """What the parts of a run and their tests took, beside what the last committed page says.
 
-    build/ci/times.json     of the last run in this clone
+    build/ci-times.json     of the last whole run of `.ci/run` in this clone
     docs/ci-times.md        the page: `make ci-times` alone writes it, from that file
 
 The page is read back for the comparison, so its two tables have a fixed form: the first cell of a row names a
