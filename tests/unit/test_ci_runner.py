@@ -83,15 +83,17 @@ def test_tests_write_their_times_beside_the_output(tmp_path: Path) -> None:
     assert (tmp_path / "other.log").read_text() == "[]\n"
 
 
-def test_an_idle_part_gets_what_others_leave(tmp_path: Path) -> None:
-    show = "import os; print(os.sched_getscheduler(0) == os.SCHED_IDLE or os.nice(0) == 19)"
-    run([part("idle", show, idle=True)], tmp_path, {"PATH": os.environ["PATH"]})
-    assert (tmp_path / "idle.log").read_text() == "True\n"
-    autogroup = Path("/proc/self/autogroup")
-    if autogroup.exists():
-        show = "print(open('/proc/self/autogroup').read())"
-        run([part("idle", show, idle=True)], tmp_path, {"PATH": os.environ["PATH"]})
-        assert "nice 19" in (tmp_path / "idle.log").read_text()
+@pytest.mark.parametrize(("how", "nice"), [("yields", 10), ("idle", 19)])
+def test_a_part_leaves_the_cores_to_others_as_it_says(how: str, nice: int, tmp_path: Path) -> None:
+    show = "import os; print(os.sched_getscheduler(0) == os.SCHED_IDLE, os.nice(0))"
+    group = Path("/proc/self/autogroup")
+    if group.exists():
+        show += f"; print(open({str(group)!r}).read())"
+    shy = part("shy", show, yields=how == "yields", idle=how == "idle")
+    run([shy], tmp_path, {"PATH": os.environ["PATH"]})
+    said = (tmp_path / "shy.log").read_text()
+    assert said.startswith(f"False {nice}\n") or (how == "idle" and said.startswith("True "))
+    assert not group.exists() or f"nice {nice}\n" in said
 
 
 def test_what_runs_ends_when_the_run_is_interrupted(tmp_path: Path) -> None:

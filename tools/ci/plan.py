@@ -7,7 +7,8 @@
 
 CI has two cores. Tests that start processes mostly wait: for elections, for ports, for Spark, for containers.
 So two tracks of them share the cores, and what only computes (simulations, models, rules that are broken one
-by one) is idle beside them, so that what waits for a process never waits for a simulation. Tests in memory
+by one) is idle beside them, so that what waits for a process never waits for a simulation. Spark yields: a
+group whose members get no time elects another leader. Tests in memory
 compute as well, but have a time limit each; they go first, beside what makes wheels and images.
 """
 
@@ -33,7 +34,6 @@ WORKERS = ("-n", str(max(3, os.cpu_count() or 1)))
 WAITING = (*WORKERS, "--dist", "loadfile")
 OTHER_TRANSPORT = {"WHIMBREL_TEST_TRANSPORT": "other"}
 WITHOUT_LANE = {"WHIMBREL_TEST_LANE": "off"}
-WITHOUT_FORKS = {"WHIMBREL_TEST_EXEC": "1"}  # support/cluster/fork_server.py
 # Of the rules that have not changed, one of so many with each commit.
 LANE_SHARE, SIM_SHARE, ELECTIONS_SHARE, MODELS_SHARE = 12, 8, 3, 4
 # Seeds with each commit, from the first on: what two cores ran in a minute, in a half, in one, in a third.
@@ -55,6 +55,7 @@ class Part:
         track: what it shares its turn with.
         after: what must have ended before it begins.
         environment: beside that of the run.
+        yields: it gets a tenth of what other parts get where they want the same core.
         idle: it gets the time that no other process wants.
         tests: pytest runs in it, so there is more to read afterwards.
     """
@@ -64,6 +65,7 @@ class Part:
     track: str
     after: tuple[str, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
+    yields: bool = False
     idle: bool = False
     tests: bool = False
 
@@ -80,10 +82,17 @@ def pytest(
     track: str,
     after: tuple[str, ...] = (),
     environment: Mapping[str, str] = {},
+    yields: bool = False,
 ) -> Part:
     """Return a part that is one run of pytest."""
     return Part(
-        name=name, command=(*PYTEST, *words), track=track, after=after, environment=environment, tests=True
+        name=name,
+        command=(*PYTEST, *words),
+        track=track,
+        after=after,
+        environment=environment,
+        yields=yields,
+        tests=True,
     )
 
 
@@ -123,7 +132,8 @@ def testing(*, programs: tuple[str, ...] = (), images: tuple[str, ...] = ()) -> 
             environment=OTHER_TRANSPORT,
         ),
         pytest("interop", *QUICK, "tests/interop", track=STARTED),
-        pytest("spark", *QUICK, "tests/spark", track=SYSTEMS, after=("memory",)),
+        # It waits for nobody's elections, and computes a lot.
+        pytest("spark", *QUICK, "tests/spark", track=SYSTEMS, after=("memory",), yields=True),
         pytest("containers", *QUICK, "tests/containers", track=SYSTEMS, after=images),
     ]
 
@@ -163,9 +173,8 @@ def continuous() -> list[Part]:
 
 
 def nightly() -> list[Part]:
-    """Return in full what `.ci/run` takes a share of, or leaves out."""
+    """Return in full what `.ci/run` takes a share of."""
     return [
-        pytest("slow", "-m", "slow", *WAITING, "tests", track=STARTED, environment=WITHOUT_FORKS),
         make("all-sim-rules", "sim", "RULES=1", "RECORD=1", track=COMPUTE),
         make("all-elections-rules", "sim-elections", "RULES=1", "RECORD=1", track=COMPUTE),
         make("all-models-rules", "models", "RULES=1", "RECORD=1", track=COMPUTE),

@@ -2,7 +2,7 @@
 
     test       all tests but the slow ones (`make test`)
     ci         these, the checks, the simulations, and the rest of `.ci/run`
-    nightly    in full what `.ci/run` does by shares or leaves out (`make nightly`); notes what passed
+    nightly    in full what `.ci/run` does by shares (`make nightly`); notes what passed
     times      writes docs/ci-times.md from the last run in this clone (`make ci-times`)
 
 `--parts` runs some parts of a plan, with nothing that they come after. Exit code 1 when a part failed, or,

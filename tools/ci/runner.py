@@ -29,6 +29,10 @@ BEAT_S = 60.0  # how often a line says what runs; a run that prints nothing for 
 END_S = 20.0  # what a part has to end in, before it is killed
 TAIL_LINES, FAILED_LINES = 6, 400  # of the output: of each part, and of one that has failed
 # Linux shares the cores among sessions first, if it does so by `autogroup`, and then within each.
+YIELDING = """
+[ ! -w /proc/self/autogroup ] || echo 10 > /proc/self/autogroup
+exec nice -n 10 "$@"
+"""
 IDLE = """
 [ ! -w /proc/self/autogroup ] || echo 19 > /proc/self/autogroup
 if command -v chrt > /dev/null; then exec chrt --idle 0 "$@"; else exec nice -n 19 "$@"; fi
@@ -69,7 +73,9 @@ def command_of(part: Part, folder: Path) -> list[str]:
             "-p",
             "no:cacheprovider",
         ]
-    return ["sh", "-c", IDLE, "sh", *words] if part.idle else words
+    if part.idle or part.yields:
+        return ["sh", "-c", IDLE if part.idle else YIELDING, "sh", *words]
+    return words
 
 
 class Run:

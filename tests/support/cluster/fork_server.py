@@ -12,7 +12,7 @@ child, the second is the same in all.
 
 What a start by `exec` does besides, reading arguments by the interpreter and importing, is tested wherever a
 process is started in another way: by `whimbrel dev`, in containers, of earlier versions, under strace. With
-WHIMBREL_TEST_EXEC=1 all are started so, as the slow tests are by `make nightly`.
+WHIMBREL_TEST_EXEC=1 all are started so.
 
 The protocol is JSON lines over a socket: {"module", "arguments", "environment", "log"} is answered with
 {"pid"}, {"reap": PID} with {"code"}, null while it runs.
