@@ -93,4 +93,4 @@ def lacking() -> Iterator[str]:
     """Yield a line for each need that is not met."""
     for need in NEEDS:
         if problem := need.missing():
-            yield f"{problem}: {need.tests} are skipped ({need.remedy})"
+            yield f"{problem} ({need.remedy}); skipped: {need.tests}"
