@@ -3,7 +3,8 @@
     waiting         every way to wait: for a condition, for other processes, for a time
     provenance      seed and commit of a result
     pieces          streams cut as reads give them
-    cluster/        our own processes: starting and ending them, groups that elect, earlier versions
+    rule_records    which rules were found with which sources, for programs that break rules one by one
+    cluster/        our own processes: starting (as forks) and ending them, groups that elect
     history/        clients that note what they sent and saw, and the checker of what they noted
     store/          stores and records in memory and on disks that fail; RocketMQ's recorded stores
     broker/         parts of a broker without the rest: consumption, transactions, letters, SQL cases
