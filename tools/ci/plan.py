@@ -13,11 +13,9 @@ compute as well, but have a time limit each; they go first, beside what makes wh
 """
 
 import os
-import shutil
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 
 __all__ = ["PLANS", "Part"]
 
@@ -39,7 +37,6 @@ LANE_SHARE, SIM_SHARE, ELECTIONS_SHARE, MODELS_SHARE = 12, 8, 3, 4
 # Seeds with each commit, from the first on: what two cores ran in a minute, in a half, in one, in a third.
 SIM_SEEDS, MAJORITY_SEEDS, ELECTIONS_SEEDS, MODELS_SEEDS = 52, 36, 24, 1100
 NO_LIMIT_S = 1_000_000
-SHARED_MEMORY, SHARED_MEMORY_MIN = Path("/dev/shm"), 4 << 30
 
 # Tracks.
 COMPUTE, PREPARE, STARTED, SYSTEMS, IDLE = "compute", "prepare", "started", "systems", "idle"
@@ -68,12 +65,6 @@ class Part:
     yields: bool = False
     idle: bool = False
     tests: bool = False
-
-
-def files_in_memory() -> dict[str, str]:
-    """Return what lets tests keep their files in memory, where there is room."""
-    free = shutil.disk_usage(SHARED_MEMORY).free if SHARED_MEMORY.is_dir() else 0
-    return {"TMPDIR": str(SHARED_MEMORY)} if free >= SHARED_MEMORY_MIN else {}
 
 
 def pytest(
@@ -120,7 +111,7 @@ def testing(*, programs: tuple[str, ...] = (), images: tuple[str, ...] = ()) -> 
         programs, images: the parts that make the programs of others, and the images, beforehand.
     """
     return [
-        pytest("memory", *QUICK, *WORKERS, *IN_MEMORY, track=COMPUTE, environment=files_in_memory()),
+        pytest("memory", *QUICK, *WORKERS, *IN_MEMORY, track=COMPUTE),
         pytest("processes", *QUICK, *WAITING, *PROCESSES, track=STARTED, after=("memory", *programs)),
         pytest(
             "other-transport",
