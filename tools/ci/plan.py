@@ -8,8 +8,8 @@
 CI has two cores. Tests that start processes mostly wait: for elections, for ports, for Spark, for containers.
 So two tracks of them share the cores, and what only computes (simulations, models, rules that are broken one
 by one) is idle beside them, so that what waits for a process never waits for a simulation. Spark yields: a
-group whose members get no time elects another leader. Tests in memory
-compute as well, but have a time limit each; they go first, beside what makes wheels and images.
+group whose members get no time elects another leader. Tests in memory compute as well, but have a time limit
+each; they go first, beside what makes wheels and images.
 """
 
 import os
@@ -34,7 +34,7 @@ OTHER_TRANSPORT = {"WHIMBREL_TEST_TRANSPORT": "other"}
 WITHOUT_LANE = {"WHIMBREL_TEST_LANE": "off"}
 # Of the rules that have not changed, one of so many with each commit.
 LANE_SHARE, SIM_SHARE, ELECTIONS_SHARE, MODELS_SHARE = 12, 8, 3, 4
-# Seeds with each commit, from the first on: what two cores ran in a minute, in a half, in one, in a third.
+# Seeds with each commit, from the first on: 93 to 160 s of CPU for each of the four (docs/ci-times.md).
 SIM_SEEDS, MAJORITY_SEEDS, ELECTIONS_SEEDS, MODELS_SEEDS = 52, 36, 24, 1100
 NO_LIMIT_S = 1_000_000
 
