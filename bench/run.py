@@ -30,6 +30,7 @@ REPO = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(REPO / "services"), str(REPO / "tests")]
 
 from support.cluster.processes import Cluster, Process, environment  # noqa: E402 - the tests' way to start our processes
+from whimbrel.testing.signals import send_signal  # noqa: E402
 
 NATIVE = REPO / "bench" / "native"
 LOAD = REPO / "bench" / "load"
@@ -329,7 +330,7 @@ class Bench:
                 asked = route_probe(made.endpoint, "First")
                 assert next(asked)  # the connection is there before the clock starts
                 started = time.monotonic()
-                os.kill(made.master.pid, sig)
+                send_signal(made.master.pid, sig)
                 while next(asked) and time.monotonic() - started < 30:
                     time.sleep(0.002)
                 self.save(

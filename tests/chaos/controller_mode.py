@@ -43,6 +43,7 @@ from support.systems.real_broker import (
 )
 from support.waiting import until
 from whimbrel.store.codec import decode_record
+from whimbrel.testing.signals import send_signal
 
 __all__ = ["VERSION", "Proxy", "RocketMQ"]
 
@@ -178,7 +179,7 @@ class RocketMQ:
             assert self.forwarders is not None
             self.forwarders.cut(*self.ways[self.members.index(member)])
         else:
-            os.kill(member.pid, signal.SIGKILL if fault == "kill -9" else signal.SIGSTOP)
+            send_signal(member.pid, signal.SIGKILL if fault == "kill -9" else signal.SIGSTOP)
 
     def mend(self) -> None:
         """Start and wake everything."""

@@ -25,6 +25,7 @@ from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as v2
 from whimbrel.pb.apache.rocketmq.v2 import service_pb2 as messaging
 from whimbrel.pb.whimbrel.registry.v1 import registry_service_pb2 as registry_pb
 from whimbrel.rpc.client.channel import open_aio_channel
+from whimbrel.testing.signals import send_signal
 
 pytestmark = pytest.mark.process
 
@@ -318,7 +319,7 @@ async def test_hung_broker_is_out_of_the_route_when_its_lease_ends(
 ) -> None:
     async with asking(nameserver) as client:
         await until_async(lambda: has_route(client))
-        os.kill(stand_in.pid, signal.SIGSTOP)
+        send_signal(stand_in.pid, signal.SIGSTOP)
         stopped_at = time.monotonic()
         await until_async(lambda: has_no_route(client), within_s=LEASE_S + 2)
         took = time.monotonic() - stopped_at

@@ -26,6 +26,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
 
+from whimbrel.testing.signals import send_signal
+
 if TYPE_CHECKING:
     from whimbrel.client import Admin
 
@@ -305,6 +307,7 @@ class Cluster:
 
         Raises:
             ClusterError: it is down.
+            TimeoutError: it still ran after 20 s.
             ValueError: no process has that name.
         """
         self.send(name, signal.SIGSTOP)
@@ -322,7 +325,7 @@ class Cluster:
         try:
             if name in self.killed:
                 raise ProcessLookupError
-            os.kill(pid, number)
+            send_signal(pid, number)
         except ProcessLookupError:
             raise ClusterError(f"{name} is down") from None
 

@@ -28,6 +28,7 @@ from typing import Any, Self
 from support.cluster.fork_server import Forked, ForkServer
 from support.waiting import polls, until
 from whimbrel.broker.options import BrokerOptions
+from whimbrel.testing.signals import send_signal
 
 __all__ = [
     "COMMAND",
@@ -249,9 +250,9 @@ class Process:
         return None if self.child is None else self.child.poll()
 
     def signal(self, number: signal.Signals) -> None:
-        """Send it a signal, SIGSTOP and SIGCONT for instance."""
+        """Send it a signal; SIGSTOP has taken effect when this returns."""
         if self.running:
-            os.kill(self.pid, number)
+            send_signal(self.pid, number)
 
     def stop(self) -> int:
         """End it as its operator would, and return the exit code."""

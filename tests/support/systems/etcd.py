@@ -27,6 +27,7 @@ import pytest
 from etcd import NoEtcd, programs
 from support.cluster.certificates import Tls
 from support.waiting import until
+from whimbrel.testing.signals import send_signal
 
 __all__ = ["Etcd", "EtcdMember", "need_etcd"]
 
@@ -73,10 +74,10 @@ class EtcdMember:
         alive.add(self)
 
     def signal(self, number: signal.Signals) -> None:
-        """Send it a signal."""
+        """Send it a signal; SIGSTOP has taken effect when this returns."""
         if self.running:
             assert self.child is not None
-            os.kill(self.child.pid, number)
+            send_signal(self.child.pid, number)
 
     def kill(self) -> None:
         """End it at once."""

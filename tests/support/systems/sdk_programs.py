@@ -29,6 +29,7 @@ from support.waiting import until
 from whimbrel.client import Message
 from whimbrel.client.sync import Producer
 from whimbrel.errors import WhimbrelError
+from whimbrel.testing.signals import send_signal
 
 __all__ = [
     "LANGUAGES",
@@ -217,7 +218,7 @@ class Program:
 
     def freeze(self) -> None:
         """Stop its clock, as it were, until `thaw`."""
-        self.child.send_signal(signal.SIGSTOP)
+        send_signal(self.child.pid, signal.SIGSTOP)
 
     def thaw(self) -> None:
         """Let it run on."""

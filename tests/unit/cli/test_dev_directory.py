@@ -14,6 +14,7 @@ from whimbrel.cli import dev_directory
 from whimbrel.cli.dev_directory import contents, held, log_file_size, mark, marked, purge, running_pid, stop
 from whimbrel.cli.main import main
 from whimbrel.cli.process_times import process_age_s, started_ticks
+from whimbrel.testing.signals import send_signal
 
 HOLDER = """
 import sys
@@ -79,7 +80,7 @@ def test_stop_ends_the_holder(directory: Path) -> None:
 
 def test_stop_says_when_it_takes_too_long(directory: Path) -> None:
     with holder(directory) as other:
-        os.kill(other.pid, signal.SIGSTOP)
+        send_signal(other.pid, signal.SIGSTOP)
         assert stop(directory, 0.0) is False
         os.kill(other.pid, signal.SIGCONT)
         other.communicate()

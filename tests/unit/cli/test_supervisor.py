@@ -18,6 +18,7 @@ from whimbrel.cli import dev_plan, malloc, supervisor
 from whimbrel.cli.dev_plan import DevOptions, RestartBackoff, StartError, plan
 from whimbrel.cli.supervisor import Child, Supervisor, memory
 from whimbrel.store.shared_page import SharedPage
+from whimbrel.testing.signals import send_signal
 
 CHILD = """
 import json, os, signal, sys
@@ -376,7 +377,7 @@ def test_a_child_that_cannot_start_fails_the_cluster_with_its_last_words(
 
 def test_a_stopped_child_ends_with_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def pause(running: Supervisor) -> bool:
-        os.kill(running.children[1].pid, signal.SIGSTOP)
+        send_signal(running.children[1].pid, signal.SIGSTOP)
         return True
 
     view = run(tmp_path, monkeypatch, pause)
