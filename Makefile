@@ -6,8 +6,6 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 
 UV_VERSION := 0.13.9
-# Its linker makes a wheel for systems with an older C library than this one's.
-MATURIN := maturin[zig]==1.16.0
 BIN := .venv/bin
 PY := $(BIN)/python
 CODE := services tests tools examples bench deploy docs native/dependencies.py native/fuzz/seeds.py protos/generate.py
@@ -26,7 +24,7 @@ LANE_REQUIRED = $(if $(REQUIRE_LANE),1,0)
 # A uv that is already there is used, else the pinned one is installed into .venv. --inexact keeps it there.
 define sync
 	@if [ -z "$(PYTHON)" ]; then echo "whimbrel needs Python 3.11 or later on the PATH" >&2; exit 1; fi
-	@echo "making .venv from uv.lock: half a minute, longer without a cache of packages"
+	@echo "making .venv from uv.lock, with the compiled lane where cargo is: up to a minute, longer without a cache of packages"
 	@uv=$$(command -v uv || true); \
 	if ! "$${uv:-false}" --version >/dev/null 2>&1; then \
 		[ -x $(PY) ] || $(PYTHON) -m venv .venv; \
@@ -34,8 +32,9 @@ define sync
 		uv=$(BIN)/uv; \
 	fi; \
 	[ -x $(PY) ] || "$$uv" venv -q --python $(PYTHON) .venv; \
-	env -u VIRTUAL_ENV "$$uv" sync -q --frozen --inexact --python $(PY) $(1)
+	env -u VIRTUAL_ENV "$$uv" sync -q --frozen --inexact --python $(PY) $(if $(CARGO_CAME),--reinstall-package whimbrel) $(1)
 	@env -u PYTHONDONTWRITEBYTECODE $(PY) -c "import $(COMPILED)"
+	@$(BIN)/whimbrel --version
 	@touch $@
 endef
 
@@ -54,25 +53,24 @@ help: ## list the targets
 help-long: ## list the long runs
 	@grep -hE '^[a-z0-9-]+:.*##' long.mk | sed -E 's/:.*## /\t/' | expand -t 18
 
-.venv/.run: uv.lock pyproject.toml
+# What an installation is made again for: the compiled lane is in it (docs/lane.md), and there may be a cargo by now.
+NATIVE := $(shell find native \( -name target -o -name fuzz \) -prune -o -type f -print)
+CARGO_CAME := $(shell grep -qs "there was no cargo" .venv/lib/python3*/site-packages/whimbrel_lane.py \
+	&& command -v cargo >/dev/null && echo .venv/.again)
+ifdef REQUIRE_LANE
+export WHIMBREL_LANE_BUILD := 1
+endif
+
+.venv/.run: uv.lock pyproject.toml $(NATIVE) $(CARGO_CAME)
 	$(call sync,--no-dev --group demo)
 
-.venv/.dev: uv.lock pyproject.toml
+.venv/.dev: uv.lock pyproject.toml $(NATIVE) $(CARGO_CAME)
 	$(call sync,--group dev)
 	@touch .venv/.run
 
-# The compiled lane (docs/lane.md), built again when one of its sources has changed, where `cargo` is.
-NATIVE := $(shell find native \( -name target -o -name fuzz \) -prune -o -type f -print)
+.venv/.again: ;
 
-.venv/.lane: .venv/.dev $(NATIVE)
-	@if command -v cargo >/dev/null; then \
-		echo "building the compiled lane: half a minute the first time"; \
-		$(UV) pip install -q --python $(PY) --no-deps ./native || \
-			{ echo "the compiled lane can't be built, see above; all works without it" >&2; exit $(LANE_REQUIRED); }; \
-	fi
-	@touch $@
-
-setup: .venv/.dev .venv/.lane ## make .venv with all that development needs
+setup: .venv/.dev ## make .venv with all that development needs
 
 run: .venv/.run ## start a cluster, send, receive, lose the master, receive from the slave
 	@$(PY) examples/tour.py

@@ -228,7 +228,7 @@ def installed(wheels: Path, work: Path, *, lane: bool) -> str:
     found = sorted(wheels.glob("whimbrel*.whl"))
     if not found:
         raise SystemExit(f"there are no wheels in {wheels}: `make wheel` builds them")
-    if lane and not any(wheels.glob("whimbrel_fast-*.whl")):
+    if lane and not any(wheels.glob("whimbrel_lane-*.whl")):
         raise SystemExit(
             f"there is no wheel of the compiled lane in {wheels}: `make wheel` builds it where cargo is;"
             " without it: --only python 4.9.3 5.3.3 proxy"

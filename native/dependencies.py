@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-OURS = ("whimbrel-core", "whimbrel-fast")
+OURS = ("whimbrel-core", "whimbrel-lane")
 SOURCE = "registry+https://github.com/rust-lang/crates.io-index"
 # Each of them alone is enough, as all names in `A OR B`; of `A AND B` both must be here.
 LICENCES = {"Apache-2.0", "MIT", "Apache-2.0 WITH LLVM-exception", "Unicode-3.0", "BSD-3-Clause"}

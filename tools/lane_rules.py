@@ -689,11 +689,11 @@ class Copy:
         Raises:
             CalledProcessError: it does not compile.
         """
-        command = ["cargo", "build", "--locked", "-q", "-p", "whimbrel-fast"]
+        command = ["cargo", "build", "--locked", "-q", "-p", "whimbrel-lane"]
         quiet = os.environ | {"RUSTFLAGS": "-Awarnings"}  # a broken rule leaves unused names
         subprocess.run(command, cwd=self.native, env=quiet, check=True)
         self.module.mkdir(exist_ok=True)
-        shutil.copy(self.native / "target/debug/libwhimbrel_fast.so", self.module / "whimbrel_fast.so")
+        shutil.copy(self.native / "target/debug/libwhimbrel_lane.so", self.module / "whimbrel_lane.so")
 
     def finds(self, rule: Rule) -> bool:
         """Break a rule, run its tests, mend it; return whether they failed."""

@@ -110,12 +110,21 @@ def option(
     maximum: float | None = None,
     secret: bool = False,
     example: Any = None,
+    shared: str = "",
 ) -> Any:
     """Return a dataclass field with what `--help` and the checks need; limits are inclusive.
 
-    Without a value for it, a process does not start if there is an `example`; sample files have that.
+    Without a value for it, a process does not start if there is an `example`; sample files have that. What
+    the variable `shared` says, which several processes have, is the default in place of `default`.
     """
-    metadata = {"help": help, "minimum": minimum, "maximum": maximum, "secret": secret, "example": example}
+    metadata = {
+        "help": help,
+        "minimum": minimum,
+        "maximum": maximum,
+        "secret": secret,
+        "example": example,
+        "shared": shared,
+    }
     return dataclasses.field(default=default, metadata=metadata)
 
 
@@ -175,6 +184,9 @@ def effective(
             found.append(Effective(setting, from_environment[name], "variable", setting.variable))
         elif name in from_file:
             found.append(Effective(setting, from_file[name], "file", str(file)))
+        elif setting.shared in environment:
+            value = setting.parse(environment[setting.shared], setting.shared)
+            found.append(Effective(setting, value, "variable", setting.shared))
         else:
             found.append(Effective(setting, setting.default, "default", ""))
     return tuple(found)
@@ -249,6 +261,7 @@ class Setting:
         kind: type of a value, or of a list's items if `many`.
         choices: the values that are allowed, if they are few.
         unit: of the value, "" for a name, a count or a yes or no.
+        shared: the variable that is its default where it is set; "" without one.
     """
 
     def __init__(self, cls: type[Options], field: dataclasses.Field[Any]) -> None:
@@ -256,6 +269,7 @@ class Setting:
         self.flag = flag(field.name)
         self.variable = f"{env_prefix(cls)}{field.name.upper()}"
         self.unit = next((unit for end, unit in UNITS.items() if field.name.endswith(end)), "")
+        self.shared: str = field.metadata.get("shared", "")
         self.default: Any = field.default
         self.metadata = field.metadata
         kind = typing.get_type_hints(cls)[field.name]
@@ -301,7 +315,8 @@ class Setting:
     def description(self) -> str:
         """Return the line of help."""
         text = self.metadata.get("help", "")
-        return f"{text}{' ' if text else ''}[{value_text(self.default) or 'empty'}]"
+        default = value_text(self.default) or "empty"
+        return f"{text}{' ' if text else ''}[{f'{self.shared}, else ' if self.shared else ''}{default}]"
 
     def parse(self, text: str, source: str) -> Any:
         """Return the value of a text from arguments or environment."""

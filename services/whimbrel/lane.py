@@ -1,11 +1,11 @@
 """The compiled lane: what `native/` makes of whimbrel's plain case, where it is installed.
 
-`whimbrel_fast` is a distribution of its own (extra `fast`); this module alone imports it. It does only what
-is plain, and says of the rest that it is not its own before anything is written; Python then does it, and
-does everything where there is no lane. So a lane can be switched off at any moment, and is:
+The module `whimbrel_lane` comes with the wheel (`native/build_lane.py`); this module alone imports it. In a
+wheel without the lane it is a few lines of Python, and its WHY says why. The lane does only what is plain,
+and says of the rest that it is not its own before anything is written; Python then does it, and does
+everything where there is no lane. So a lane can be switched off at any moment, and is:
 
-    auto      it is used if it is there and of this version; else Python does it all. What is there and can't
-              be used is worth one warning, what is not there is not.
+    auto      it is used if it is there and can be used; else Python does it all
     off       it is not used
     required  without it, no start
 
@@ -24,7 +24,6 @@ from types import ModuleType
 from typing import Literal
 from zlib import crc32
 
-from whimbrel import __version__
 from whimbrel.errors import StoreError
 
 __all__ = ["Choice", "Lane", "sources"]
@@ -32,8 +31,10 @@ __all__ = ["Choice", "Lane", "sources"]
 logger = logging.getLogger(__name__)
 
 Choice = Literal["auto", "off", "required"]
-MODULE = "whimbrel_fast"
-VARIABLE = "WHIMBREL_LANE"  # for what has no settings: commands that open a store, and tests
+MODULE = "whimbrel_lane"
+VARIABLE = "WHIMBREL_LANE"  # of commands that open a store; a default of broker and replicator
+ABSENT = "it is not installed (`make setup` builds it in a checkout)"
+COST = "sends are about 4 times slower"  # docs/benchmarks.md
 
 
 def sources() -> str:
@@ -50,9 +51,9 @@ class Lane:
     """The lane of a process.
 
     Attributes:
-        native: the module `whimbrel_fast`; None where it is not used.
-        version: of it; "" where there is none.
-        why: why it is not used, for people; "" while it is.
+        native: the module `whimbrel_lane`; None where it is not used.
+        why: why it is not used, as it follows "because"; "" while it is.
+        unusable: it is there, and can't be used.
         failures: panics so far; the first one switches it off.
         messages, delivered, acknowledged: those that it has stored for producers, made for consumers, and
             marked as done for them.
@@ -66,27 +67,25 @@ class Lane:
         """
         self.choice = choice
         self.native: ModuleType | None = None
-        self.version, self.why, self.failures = "", "", 0
+        self.why, self.failures, self.unusable = "", 0, False
         self.messages = self.delivered = self.acknowledged = 0
         if choice == "off":
-            self.why = "switched off"
+            self.why = "it is switched off"
             return
         try:
             native = importlib.import_module(MODULE)
-        except ModuleNotFoundError as error:
-            self.leave("not installed" if error.name == MODULE else f"can't be loaded: {error}")
         except ImportError as error:
-            self.leave(f"can't be loaded: {error}")
+            absent = isinstance(error, ModuleNotFoundError) and error.name == MODULE
+            self.leave(ABSENT if absent else f"it can't be loaded: {error}", unusable=not absent)
+            return
+        if (why := getattr(native, "WHY", None)) is not None:
+            self.leave(why)
+        elif platform.machine() != "x86_64":
+            self.leave(f"it is not offered for {platform.machine()}", unusable=True)
+        elif native.SOURCES != (sources() or native.SOURCES):
+            self.leave("it was built from other sources (`make setup` builds it again)", unusable=True)
         else:
-            self.version = native.VERSION
-            if self.version != __version__:
-                self.leave(f"of version {self.version}, and this is whimbrel {__version__}")
-            elif platform.machine() != "x86_64":
-                self.leave(f"not offered for {platform.machine()}")
-            elif native.SOURCES != (sources() or native.SOURCES):
-                self.leave("not built from the sources that are here (`make setup` builds it)")
-            else:
-                self.native = native
+            self.native = native
 
     @classmethod
     def of_environment(cls) -> "Lane":
@@ -98,7 +97,10 @@ class Lane:
         text = os.environ.get(VARIABLE, "auto")
         for choice in ("auto", "off", "required"):
             if text == choice:
-                return cls(choice)
+                lane = cls(choice)
+                if lane.unusable:
+                    logger.warning("%s", lane.described())
+                return lane
         raise StoreError(f"{VARIABLE} is {text!r}: say auto, off or required")
 
     @property
@@ -106,7 +108,7 @@ class Lane:
         """Whether it is used."""
         return self.native is not None
 
-    def leave(self, why: str) -> None:
+    def leave(self, why: str, *, unusable: bool = False) -> None:
         """Go on without it.
 
         Raises:
@@ -114,11 +116,19 @@ class Lane:
         """
         if self.choice == "required":
             raise StoreError(
-                f"the compiled lane is required, and it is {why}: install whimbrel[fast], or set lane to auto"
+                f"the compiled lane is required, and off, because {why}; docs/lane.md says how to have it, and"
+                " with lane=auto there is a start without it"
             )
-        self.native, self.why = None, why
-        if why != "not installed":
-            logger.warning("the compiled lane is %s: going on without it", why)
+        self.native, self.why, self.unusable = None, why, unusable
+
+    def described(self) -> str:
+        """Return whether it is used, and else why not and what that costs."""
+        return f"lane {self}"
+
+    def tell(self) -> None:
+        """Write it into the log, as one of a process's first lines."""
+        wanted = self.active or self.choice == "off"
+        logger.log(logging.INFO if wanted else logging.WARNING, "%s", self.described())
 
     def died_within(self) -> None:
         """Take note that the process before this one died within the lane: it may do so again."""
@@ -127,7 +137,7 @@ class Lane:
         if self.choice == "required":
             logger.warning("the process before this one died within the compiled lane, which is required")
             return
-        self.native, self.why = None, "left out once: the process before this one died within it"
+        self.native, self.why = None, "the process before this one died within it: it is left out once"
         logger.warning(
             "the process before this one died within the compiled lane: this one runs without it; unless it"
             " was killed from outside, please report this"
@@ -136,8 +146,8 @@ class Lane:
     def broke(self, error: BaseException) -> None:
         """Take note of a panic, and go on without the lane whatever was chosen: nothing is lost by that."""
         self.failures += 1
-        self.native, self.why = None, f"switched off by a fault of its own: {error}"
+        self.native, self.why = None, f"it has a fault: {error}"
         logger.error("the compiled lane has a fault and is switched off: %s; please report this", error)
 
     def __str__(self) -> str:
-        return self.version if self.active else f"off ({self.why})"
+        return "on" if self.active else f"off, because {self.why}: {COST}"

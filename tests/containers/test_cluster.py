@@ -144,13 +144,13 @@ def test_every_container_serves_its_metrics_to_the_others(rig: Rig) -> None:
 
 def test_the_image_has_the_compiled_lane_whose_wheel_lies_in_dist(rig: Rig) -> None:
     """One of the sources of this tree; none without `make wheel`. CI makes one."""
-    wheels = sorted((ROOT / "dist").glob("whimbrel_fast-*.whl"))
+    wheels = sorted((ROOT / "dist").glob("whimbrel_lane-*.whl"))
     assert wheels or not os.environ.get("REQUIRE_LANE"), "REQUIRE_LANE is set; `make wheel` makes one"
     version = wheels[0].name.split("-")[1] if wheels else ""
     told = rig.container("nameserver").exec_run(["whimbrel", "--version"]).output.decode()
     assert told.rstrip().endswith(f"lane {version}" if wheels else "lane off (not installed)")
     if wheels:
-        ask = ["python", "-c", "import whimbrel_fast; print(whimbrel_fast.SOURCES)"]
+        ask = ["python", "-c", "import whimbrel_lane; print(whimbrel_lane.SOURCES)"]
         built_from = rig.container("nameserver").exec_run(ask).output.decode().strip()
         assert built_from == sources(), "the wheel in dist is of other sources; `make wheel` makes a new one"
     used = bool(wheels) and os.environ.get("WHIMBREL_TEST_LANE") != "off"

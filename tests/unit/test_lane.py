@@ -8,7 +8,6 @@ from typing import Any, ClassVar
 
 import pytest
 
-import whimbrel
 from support.lane.logs import lane_or_skip
 from support.store.stores import OPTIONS, StoppedClock, make_draft, open_master
 from whimbrel import lane as lanes
@@ -21,10 +20,10 @@ from whimbrel.store.master_store import MasterStore
 from whimbrel.store.shared_page import SharedPage
 
 
-def module(version: str = whimbrel.__version__, sources: str = "here") -> ModuleType:
+def module(**attributes: str) -> ModuleType:
     """Return what could be installed."""
-    made = ModuleType("whimbrel_fast")
-    vars(made).update(VERSION=version, SOURCES=sources)
+    made = ModuleType("whimbrel_lane")
+    vars(made).update({"SOURCES": "here"} | attributes)
     return made
 
 
@@ -34,41 +33,55 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setattr(lanes, "sources", lambda: "here")
 
     def install(made: ModuleType) -> None:
-        monkeypatch.setitem(sys.modules, "whimbrel_fast", made)
+        monkeypatch.setitem(sys.modules, "whimbrel_lane", made)
 
     return install
 
 
 def test_one_that_is_there_is_used_unless_it_is_switched_off(installed: Any) -> None:
     installed(module())
-    assert (str(Lane()), str(Lane("required"))) == (whimbrel.__version__,) * 2
+    assert (str(Lane()), str(Lane("required"))) == ("on", "on")
     off = Lane("off")
-    assert not off.active and str(off) == "off (switched off)"
+    assert not off.active and str(off) == f"off, because it is switched off: {lanes.COST}"
 
 
 def test_none_is_no_matter_unless_it_is_required(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(lanes, "MODULE", "whimbrel_fast_that_nobody_has")
-    assert str(Lane()) == "off (not installed)"
+    monkeypatch.setattr(lanes, "MODULE", "whimbrel_lane_that_nobody_has")
+    assert str(Lane.of_environment()).startswith("off, because it is not installed")
     assert caplog.records == []
-    with pytest.raises(StoreError, match=r"required, and it is not installed: install whimbrel\[fast\]"):
+    with pytest.raises(StoreError, match="required, and off, because it is not installed"):
+        Lane("required")
+
+
+def test_where_none_was_built_the_wheel_says_why(installed: Any, caplog: pytest.LogCaptureFixture) -> None:
+    installed(module(WHY="there was no cargo"))
+    lane = Lane.of_environment()
+    assert str(lane) == f"off, because there was no cargo: {lanes.COST}"
+    assert caplog.records == [], "no command tells it each time"
+    with pytest.raises(StoreError, match="required, and off, because there was no cargo"):
         Lane("required")
 
 
 @pytest.mark.parametrize(
-    ("made", "why"),
-    [
-        (module(version="9.9.9"), "of version 9.9.9, and this is whimbrel"),
-        (module(sources="others"), "not built from the sources that are here"),
-    ],
+    ("choice", "attributes", "level"),
+    [("auto", {}, "INFO"), ("off", {}, "INFO"), ("auto", {"WHY": "there was no cargo"}, "WARNING")],
 )
-def test_one_that_cannot_be_used_is_worth_one_warning(
-    installed: Any, caplog: pytest.LogCaptureFixture, made: ModuleType, why: str
+def test_a_process_says_at_its_start_which_it_has(
+    installed: Any, caplog: pytest.LogCaptureFixture, choice: lanes.Choice, attributes: Any, level: str
 ) -> None:
-    installed(made)
-    lane = Lane()
-    assert not lane.active and why in str(lane)
+    caplog.set_level(logging.INFO)
+    installed(module(**attributes))
+    lane = Lane(choice)
+    lane.tell()
+    assert [(record.levelname, record.message) for record in caplog.records] == [(level, f"lane {lane}")]
+
+
+def test_one_of_other_sources_is_worth_one_warning(installed: Any, caplog: pytest.LogCaptureFixture) -> None:
+    installed(module(SOURCES="others"))
+    lane = Lane.of_environment()
+    assert not lane.active and "built from other sources" in str(lane)
     assert [record.levelname for record in caplog.records] == ["WARNING"]
     with pytest.raises(StoreError, match="required"):
         Lane("required")
@@ -77,10 +90,10 @@ def test_one_that_cannot_be_used_is_worth_one_warning(
 def test_one_that_cannot_be_loaded_is_worth_one_warning(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    (tmp_path / "whimbrel_fast_of_another_machine.so").write_bytes(b"\x7fELF and no more")
+    (tmp_path / "whimbrel_lane_of_another_machine.so").write_bytes(b"\x7fELF and no more")
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(lanes, "MODULE", "whimbrel_fast_of_another_machine")
-    assert "can't be loaded" in str(Lane())
+    monkeypatch.setattr(lanes, "MODULE", "whimbrel_lane_of_another_machine")
+    assert "can't be loaded" in str(Lane.of_environment())
     assert [record.levelname for record in caplog.records] == ["WARNING"]
 
 
@@ -89,7 +102,7 @@ def test_other_machines_than_those_it_is_offered_for_do_without(
 ) -> None:
     installed(module())
     monkeypatch.setattr("platform.machine", lambda: "aarch64")
-    assert str(Lane()) == "off (not offered for aarch64)"
+    assert str(Lane()).startswith("off, because it is not offered for aarch64")
 
 
 def test_the_environment_chooses_for_what_has_no_settings(

@@ -9,7 +9,7 @@ use whimbrel_core::bulk::{Bounds, Plan, Pulled};
 use crate::guarded;
 
 /// The parts of the log that go into a frame.
-#[pyclass(module = "whimbrel_fast")]
+#[pyclass(module = "whimbrel_lane")]
 pub struct BulkPlan {
     plan: Plan,
 }

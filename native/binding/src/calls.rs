@@ -17,7 +17,7 @@ use crate::remote::{codes, log_of};
 use crate::{Keys, guarded};
 
 /// The table of header fields of one connection.
-#[pyclass(module = "whimbrel_fast")]
+#[pyclass(module = "whimbrel_lane")]
 pub struct HeaderDecoder {
     decoder: Decoder,
     fields: Fields,
@@ -113,7 +113,7 @@ impl Leases for Held<'_, '_> {
 }
 
 /// Answers to calls of one connection, in the order of the log.
-#[pyclass(module = "whimbrel_fast")]
+#[pyclass(module = "whimbrel_lane")]
 pub struct Answers {
     pub frames: Vec<u8>,
     pub answers: Vec<Answer>,
@@ -187,7 +187,7 @@ struct Chunk {
 /// Answers of all connections that wait until the log is durable, in its order; or for numbers that rise likewise.
 ///
 /// To take a connection's costs what it has, whatever others have.
-#[pyclass(module = "whimbrel_fast")]
+#[pyclass(module = "whimbrel_lane")]
 pub struct ParkedAnswers {
     chunks: BTreeMap<u64, Chunk>,      // by a number that rises
     of: HashMap<usize, VecDeque<u64>>, // the numbers of each connection's, by its address
@@ -326,7 +326,7 @@ impl ParkedAnswers {
 }
 
 /// The plain calls of a broker.
-#[pyclass(frozen, module = "whimbrel_fast")]
+#[pyclass(frozen, module = "whimbrel_lane")]
 pub struct PlainCalls {
     methods: Methods,
 }
@@ -447,7 +447,7 @@ fn state_of(connection: Connection) -> State {
     }
 }
 
-/// What became of a read, as a tuple: see `whimbrel_fast.pyi`.
+/// What became of a read, as a tuple: see `whimbrel_lane.pyi`.
 fn taken_object<'py>(
     py: Python<'py>,
     taken: Taken<'_>,
@@ -479,7 +479,7 @@ fn taken_object<'py>(
         .into_pyobject(py)
 }
 
-/// What follows from the sends of a pass, as a tuple: see `whimbrel_fast.pyi`.
+/// What follows from the sends of a pass, as a tuple: see `whimbrel_lane.pyi`.
 pub fn plan_object<'py>(py: Python<'py>, plan: Plan<Bound<'py, PyAny>>) -> PyResult<Bound<'py, PyTuple>> {
     let (runs, topics) = (PyList::empty(py), PyList::empty(py));
     for run in plan.runs {

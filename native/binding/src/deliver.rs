@@ -10,7 +10,7 @@ use crate::calls::wanted;
 use crate::guarded;
 
 /// A plain record, and where it is in what was read of the log.
-#[pyclass(frozen, module = "whimbrel_fast")]
+#[pyclass(frozen, module = "whimbrel_lane")]
 pub struct PlainRecord {
     read: Py<PyBytes>,
     begin: usize,
@@ -45,7 +45,7 @@ impl PlainRecord {
 }
 
 /// Makes responses with messages of records.
-#[pyclass(frozen, module = "whimbrel_fast")]
+#[pyclass(frozen, module = "whimbrel_lane")]
 pub struct Deliveries {
     words: Words,
 }

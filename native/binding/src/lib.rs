@@ -1,4 +1,4 @@
-//! The Python module `whimbrel_fast`: `whimbrel_core` for Python's types. `whimbrel_fast.pyi` describes it.
+//! The Python module `whimbrel_lane`: `whimbrel_core` for Python's types. `whimbrel_lane.pyi` describes it.
 //!
 //! Nothing is decided here. What panics becomes `Broken`; the caller then goes on without the lane.
 #![deny(unsafe_code)]
@@ -21,7 +21,7 @@ use whimbrel_core::hash::{key_hash, topic_hash};
 use whimbrel_core::index::{Header, Keyed, put};
 use whimbrel_core::record;
 
-create_exception!(whimbrel_fast, Broken, PyRuntimeError, "The lane has a fault: a panic was caught.");
+create_exception!(whimbrel_lane, Broken, PyRuntimeError, "The lane has a fault: a panic was caught.");
 
 /// Run what must not panic.
 fn guarded<T>(work: impl FnOnce() -> T) -> PyResult<T> {
@@ -33,7 +33,7 @@ fn guarded<T>(work: impl FnOnce() -> T) -> PyResult<T> {
 }
 
 /// Hashed keys of records, in the order of the log.
-#[pyclass(frozen, module = "whimbrel_fast")]
+#[pyclass(frozen, module = "whimbrel_lane")]
 struct Keys {
     keys: Vec<Keyed>,
 }
@@ -131,8 +131,7 @@ fn panic(text: &str) -> PyResult<()> {
 }
 
 #[pymodule(gil_used = true)]
-fn whimbrel_fast(module: &Bound<'_, PyModule>) -> PyResult<()> {
-    module.add("VERSION", env!("CARGO_PKG_VERSION"))?;
+fn whimbrel_lane(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("SOURCES", env!("WHIMBREL_SOURCES"))?;
     module.add("Broken", module.py().get_type::<Broken>())?;
     module.add_class::<Keys>()?;

@@ -12,7 +12,7 @@ use crate::calls::{Answers, Known, LogEnd, plan_object, wanted};
 use crate::guarded;
 
 /// The plain sends of a broker.
-#[pyclass(frozen, module = "whimbrel_fast")]
+#[pyclass(frozen, module = "whimbrel_lane")]
 pub struct RemoteSends {
     policy: Policy,
 }
@@ -77,7 +77,7 @@ pub fn log_of(log: LogEnd) -> Log {
     }
 }
 
-/// What became of a read, as a tuple: see `whimbrel_fast.pyi`.
+/// What became of a read, as a tuple: see `whimbrel_lane.pyi`.
 fn taken_object(py: Python<'_>, taken: Taken, parks: bool) -> PyResult<Bound<'_, PyTuple>> {
     let Taken { at, stop, frames, answers } = taken;
     let (partial, stop) = match stop {

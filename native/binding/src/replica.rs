@@ -53,7 +53,7 @@ fn lead_of((saw, commit, beat_ns, settled): LeadOf) -> Lead {
 }
 
 /// The master's end.
-#[pyclass(module = "whimbrel_fast")]
+#[pyclass(module = "whimbrel_lane")]
 pub struct Feeding {
     core: replica::Feeding,
     /// Of members: how long without a frame, and how far apart.
@@ -168,7 +168,7 @@ impl Feeding {
 }
 
 /// The slave's end.
-#[pyclass(module = "whimbrel_fast")]
+#[pyclass(module = "whimbrel_lane")]
 pub struct Following {
     core: replica::Following,
 }

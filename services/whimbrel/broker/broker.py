@@ -364,6 +364,7 @@ class Broker:
             "name": options.name,
             "role": options.role,
             "store": str(self.root.absolute()),
+            "lane": self.machine.lane.described(),
         }
         write_ready_file(options.ready_file, facts)
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol
 
+from whimbrel import __version__
 from whimbrel.broker.api.leader_calls import LeaderCalls
 from whimbrel.broker.consume.leases import LeaseTable
 from whimbrel.broker.consume.queue_leases import QueueLeases
@@ -150,8 +151,8 @@ def lane_metrics(lane: Lane) -> list[Family]:
             name="whimbrel_lane",
             kind="gauge",
             labels=("version",),
-            help="1 while the compiled lane is used, else 0; its version stands in the label.",
-            read=lambda: [((lane.version,), int(lane.active))],
+            help="1 while the compiled lane is used, else 0.",
+            read=lambda: [((__version__,), int(lane.active))],
         ),
         Family(
             name="whimbrel_lane_failures",

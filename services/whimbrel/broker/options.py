@@ -59,7 +59,9 @@ class BrokerOptions:
     )
     # What it does, and what Python does without it: docs/lane.md.
     lane: Literal["auto", "off", "required"] = option(
-        "auto", help="the compiled lane: used if it is there, not used, or no start without it"
+        "auto",
+        help="the compiled lane: used if it is there, not used, or no start without it",
+        shared="WHIMBREL_LANE",
     )
     tls_certificate: str = option("", help="PEM file for TLS; empty: self-signed, kept in the store")
     tls_key: str = option("", help="PEM file of the certificate's key")

@@ -44,6 +44,7 @@ async def run(options: BrokerOptions) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopped.set)
     machine = Machine(lane=Lane(options.lane))
+    machine.lane.tell()
     if machine.lane.active:
         faulthandler.enable()  # a fault in compiled code leaves a trace of where it was
     broker = Broker(options, machine=machine)

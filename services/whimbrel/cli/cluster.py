@@ -108,7 +108,7 @@ def row(broker: "BrokerStatus", now: float) -> tuple[Any, ...]:
         "yes" if broker.writable else "no",
         broker.topic_count,
         "-" if broker.renewed_at is None else f"{max(0.0, now - broker.renewed_at):.1f} s ago",
-        broker.lane.partition(" ")[0] or "-",  # why one is off stands in the other formats
+        broker.lane.replace(",", " ").partition(" ")[0] or "-",  # why one is off stands in the other formats
     )
 
 

@@ -12,6 +12,7 @@ from whimbrel.cli.output import Format, emit, note
 from whimbrel.cli.processes import PROCESSES, options_of
 from whimbrel.cli.toml import SECRET, effective_toml, example_toml
 from whimbrel.config import ConfigError, Effective, build, effective, value_text
+from whimbrel.lane import Lane
 
 __all__ = ["app"]
 
@@ -72,7 +73,7 @@ def show(
             rows=[
                 (
                     item.setting.name,
-                    value_text(shown(item)) or None,
+                    described(item) or None,
                     item.setting.unit,
                     item.origin,
                 )
@@ -133,6 +134,19 @@ def shown(item: Effective) -> Any:
     return SECRET if item.setting.metadata.get("secret") and item.value else item.value
 
 
+def lane_of(item: Effective) -> str:
+    """Return whether the setting of that name gives a process the compiled lane here; "" for any other one."""
+    if item.setting.name != "lane":
+        return ""
+    return Lane("off" if item.value == "off" else "auto").described()
+
+
+def described(item: Effective) -> str:
+    """Return a value for people, with what comes of it where the machine decides."""
+    lane = lane_of(item)
+    return f"{item.value}: {lane}" if lane else value_text(shown(item))
+
+
 def fields(item: Effective) -> dict[str, Any]:
     """Return a setting for JSON."""
     return {
@@ -141,4 +155,4 @@ def fields(item: Effective) -> dict[str, Any]:
         "unit": item.setting.unit,
         "source": item.source,
         "where": item.where,
-    }
+    } | ({"here": lane} if (lane := lane_of(item)) else {})

@@ -61,10 +61,11 @@ def summary(child: Child) -> str:
     return f"{child.plan.name:<18} {', '.join(filter(None, told))}"
 
 
-def described(directory: Path, default: Path) -> list[str]:
-    """Return the lines that tell where a cluster is described, and how commands find it."""
+def described(children: Sequence[Child], directory: Path, default: Path) -> list[str]:
+    """Return the lines that tell whether brokers have the lane, where all is described, and what finds it."""
+    lanes = dict.fromkeys(child.ready.get("lane", "") for child in children if child.plan.program == "broker")
     where = f"described in {directory / 'cluster.json'}"
-    return [line for line in (where, reach(directory, default)) if line]
+    return [line for line in (*lanes, where, reach(directory, default)) if line]
 
 
 def reach(directory: Path, default: Path) -> str:
@@ -92,7 +93,7 @@ class PlainView:
         """Print each process, and how to reach the cluster."""
         lines = [summary(child) for child in children]
         lines.append(f"cluster ready in {ready_s:.1f} s: endpoint {endpoint}")
-        print("\n".join(lines + described(self.directory, self.default)), flush=True)
+        print("\n".join(lines + described(children, self.directory, self.default)), flush=True)
 
     def refresh(self, children: Sequence[Child]) -> None:
         """Do nothing: in a log, repeated lines would be noise."""
@@ -173,7 +174,7 @@ class LiveView:
         self.live = Live(console=Console(highlight=False), auto_refresh=False, transient=True)
         self.live.start()
         self.print(f"cluster ready in {ready_s:.1f} s: endpoint {endpoint}. Ctrl-C ends it.")
-        for line in described(self.directory, self.default):
+        for line in described(children, self.directory, self.default):
             self.print(line)
 
     def print(self, text: str) -> None:

@@ -109,3 +109,5 @@ def show(checks: "Sequence[Check]", output: Format) -> None:
     for check in checks:
         if not check.healthy and check.advice:
             note(f"{check.component}: {check.advice}")
+        if check.note:
+            note(f"{check.component}: {check.note}")

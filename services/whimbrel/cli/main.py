@@ -194,7 +194,7 @@ def command_line(*, options: bool) -> Any:
             import whimbrel
             from whimbrel.machine import MACHINE
 
-            print(f"whimbrel {whimbrel.__version__}, lane {MACHINE.lane}")
+            print(f"whimbrel {whimbrel.__version__}, {MACHINE.lane.described()}")
             raise typer.Exit
 
     def root(

@@ -26,8 +26,8 @@ VARIABLES = (
     ),
     (
         "WHIMBREL_LANE",
-        "commands that open a store",
-        "the compiled lane: `auto` (used if it is there), `off` or `required`",
+        "broker, replicator, commands that open a store",
+        "the compiled lane: `auto` (used if it is there), `off` or `required`; the setting `lane` wins",
     ),
     ("XDG_CONFIG_HOME", "commands", "`whimbrel/profiles.toml` is in it; without it in `~/.config`"),
     ("XDG_STATE_HOME", "commands", "`whimbrel/dev` is in it; without it in `~/.local/state`"),

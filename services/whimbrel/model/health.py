@@ -58,12 +58,14 @@ class Check:
         healthy: nothing is wrong with it.
         state: in a few words.
         advice: what is wrong and what to do, in one sentence; empty when all is well.
+        note: what is worth knowing though nothing is wrong; empty without such.
     """
 
     component: str
     healthy: bool
     state: str
     advice: str = ""
+    note: str = ""
 
 
 def nameserver_check(address: str, answer: Cluster | WhimbrelError) -> Check:
@@ -112,7 +114,7 @@ def master_checks(view: ReplicationStatus) -> list[Check]:
     """Return the checks of a master, its slaves as it sees them, and its replicator."""
     name = f"{view.broker_name} master"
     checks = [
-        Check(name, view.writable and not other_advice(view), taking(view), other_advice(view)),
+        broker_check(name, view, taking(view), view.writable, other_advice(view)),
         replicator_check(name, view),
     ]
     if view.slaves or view.expected_slaves:
@@ -129,7 +131,15 @@ def slave_checks(view: ReplicationStatus, master_end: int | None) -> list[Check]
     problem = problem_of(view) if view.replicator_alive else ""
     lag = slave_lag(view, master_end)
     state = slave_state(view, lag) if view.replicator_alive else "serves what it has"
-    return [Check(name, not problem, state, problem), replicator_check(name, view)]
+    return [broker_check(name, view, state, True, problem), replicator_check(name, view)]
+
+
+def broker_check(name: str, view: ReplicationStatus, state: str, serves: bool, problem: str) -> Check:
+    """Return the check of a broker itself, with what it has of the compiled lane."""
+    without = view.lane.startswith("off")
+    lane = "" if not view.lane else ", lane off" if without else ", lane on"
+    note = f"lane {view.lane}" if without else ""
+    return Check(name, serves and not problem, f"{state}{lane}", problem, note)
 
 
 def replicator_check(broker: str, view: ReplicationStatus) -> Check:

@@ -93,7 +93,9 @@ class ReplicatorOptions:
     )
     # What it does, and what Python does without it: docs/lane.md.
     lane: Literal["auto", "off", "required"] = option(
-        "auto", help="the compiled lane: used if it is there, not used, or no start without it"
+        "auto",
+        help="the compiled lane: used if it is there, not used, or no start without it",
+        shared="WHIMBREL_LANE",
     )
     ready_file: str = option("", help="written when the process is ready")
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = option(

@@ -51,6 +51,7 @@ def serve(options: ReplicatorOptions) -> None:
     """
     root = Path(options.store)
     machine = Machine(lane=Lane(options.lane))
+    machine.lane.tell()
     if machine.lane.active:
         faulthandler.enable()  # should the lane crash after all, the place is in the log
     try:

@@ -42,7 +42,7 @@ RETRY_S = 1.0  # on a full disk
 
 
 class HashedKeys(NamedTuple):
-    """Keys of records that follow each other, hashed by the lane (`whimbrel_fast.Keys`)."""
+    """Keys of records that follow each other, hashed by the lane (`whimbrel_lane.Keys`)."""
 
     keys: Any
     records: int

@@ -1,6 +1,6 @@
 """Passes of the compiled lane over what a store derives from its log: queue entries, keys, index entries.
 
-A pass is one call of `whimbrel_fast` (`native/binding/whimbrel_fast.pyi`). It returns nothing where the lane
+A pass is one call of `whimbrel_lane` (`native/binding/whimbrel_lane.pyi`). It returns nothing where the lane
 is not active, and where it panics; its caller then goes on in Python, from the state before the pass.
 
 **The cell.** `lane_pass` of the page of marks is 1 during a pass. A process that dies within leaves it so,

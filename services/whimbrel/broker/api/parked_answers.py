@@ -38,7 +38,7 @@ class ParkedAnswers:
     """Those of one method, of the remoting protocol as well; on the loop's thread.
 
     Attributes:
-        native: has them (`whimbrel_fast.ParkedAnswers`).
+        native: has them (`whimbrel_lane.ParkedAnswers`).
     """
 
     def __init__(self, native: Any, loop: Any, path: str, on_calls: OnCalls | None) -> None:

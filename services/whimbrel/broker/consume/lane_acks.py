@@ -1,7 +1,7 @@
 """Acknowledgements by the compiled lane: what it asks of the leases, and what it settles.
 
-    request ──► whimbrel_fast ──► `holds`, for each handle      nothing changes
-    read    ──► whimbrel_fast ──► `settle`: written down together, then the answers leave, or wait
+    request ──► whimbrel_lane ──► `holds`, for each handle      nothing changes
+    read    ──► whimbrel_lane ──► `settle`: written down together, then the answers leave, or wait
 
 A handle is the lane's if it is that of a delivery that this broker knows and that is current. All others (of
 a message that is done, of another broker's delivery, expired, wrong) are Python's (`handles.py`), and with

@@ -3,7 +3,7 @@
     bytes of a read ──► the lane ──► plain calls: done, answered or parked               } until
                           └──► what is not plain, untouched ──► Connection ──► Python    } all is taken
 
-The lane (`whimbrel_fast.PlainCalls`) reads whole sends and acknowledgements, and nothing else (`calls.rs` in
+The lane (`whimbrel_lane.PlainCalls`) reads whole sends and acknowledgements, and nothing else (`calls.rs` in
 `native/core`), those of one kind in a pass. A pass may have reads of several connections
 (`gathered_reads.py`). What it leaves of a read begins with a frame, with no stream half in and half out, so
 Python goes on as if it had read everything. **Who has what:** the compiled decoder the table of header
@@ -104,7 +104,7 @@ class LaneFault(RuntimeError):
 
 
 class LaneAnswers(Protocol):
-    """Answers to calls of one connection that wait (`whimbrel_fast.Answers`)."""
+    """Answers to calls of one connection that wait (`whimbrel_lane.Answers`)."""
 
     frames: bytes
     ids: list[int]

@@ -30,7 +30,7 @@ __all__ = ["LaneRequests", "RemotingAnswers", "RemotingLane", "TakenFrames"]
 
 
 class RemotingAnswers(LaneAnswers, Protocol):
-    """Answers to requests of one connection that wait (`whimbrel_fast.Answers`).
+    """Answers to requests of one connection that wait (`whimbrel_lane.Answers`).
 
     Attributes:
         codes: of the requests, and how many have each.
