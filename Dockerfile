@@ -9,20 +9,18 @@ RUN uv export --quiet --frozen --no-dev --no-emit-project --output-file requirem
  && python -m venv --without-pip /opt/whimbrel \
  && pip --python /opt/whimbrel/bin/python install --quiet --no-cache-dir --disable-pip-version-check \
         --require-hashes --no-deps --requirement requirements.txt
-# The package itself needs no build: it goes beside its dependencies, compiled, for nothing is written later.
-COPY services/whimbrel /build/whimbrel
-RUN mv whimbrel "$(/opt/whimbrel/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')" \
+# The package itself needs no build: it goes beside its dependencies, compiled, for nothing is written later. The
+# compiled lane comes with it where `make up` has laid one out that is of these sources; else the reason (docs/lane.md).
+COPY services/whimbrel services/whimbrel
+COPY native/core/src native/core/src
+COPY native/binding/src native/binding/src
+COPY LICENSE deploy/image_lane.py build/image/whimbrel_lane.* lane/
+RUN site="$(/opt/whimbrel/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')" \
+ && PYTHONDONTWRITEBYTECODE=1 /opt/whimbrel/bin/python lane/image_lane.py lane services "$site" \
+ && mv services/whimbrel "$site" \
  && printf '%s\n' '#!/opt/whimbrel/bin/python' 'from whimbrel.cli.main import run' 'run()' \
         > /opt/whimbrel/bin/whimbrel \
- && chmod 755 /opt/whimbrel/bin/whimbrel
-# The compiled lane, where `make wheel` has left one; one of another version fails here (docs/lane.md).
-COPY LICENSE dist/whimbrel_fast-*.whl /build/lane/
-RUN set -- lane/whimbrel_fast-*.whl \
- && if [ -e "$1" ]; then \
-        pip --python /opt/whimbrel/bin/python install --quiet --no-cache-dir --disable-pip-version-check \
-            --no-index --no-deps "$@" \
-     && /opt/whimbrel/bin/python -c 'from whimbrel.lane import Lane; Lane("required")'; \
-    fi \
+ && chmod 755 /opt/whimbrel/bin/whimbrel \
  && /opt/whimbrel/bin/python -m compileall -q /opt/whimbrel/lib
 
 

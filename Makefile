@@ -8,11 +8,12 @@ SHELL := /bin/bash
 UV_VERSION := 0.13.9
 BIN := .venv/bin
 PY := $(BIN)/python
-CODE := services tests tools examples bench deploy docs native/dependencies.py native/fuzz/seeds.py protos/generate.py
+CODE := services tests tools examples bench deploy docs native/build_lane.py native/dependencies.py native/fuzz/seeds.py protos/generate.py
 TYPED := services/whimbrel services/pyspark_whimbrel tests tools examples \
 	$(addprefix bench/,run.py raw.py gate.py scale.py beside.py beside_systems.py beside_tables.py bulk_reading.py \
 		replicator_catchup.py spark_jobs.py spark_source.py) \
-	native/dependencies.py native/fuzz/seeds.py $(addprefix deploy/,stack.py etcd.py healthcheck.py try_wheels.py)
+	native/build_lane.py native/dependencies.py native/fuzz/seeds.py \
+	$(addprefix deploy/,stack.py etcd.py healthcheck.py image_lane.py release.py)
 
 # The first interpreter that is new enough.
 PYTHON ?= $(shell for name in python3 python3.14 python3.13 python3.12 python3.11; do \
@@ -44,7 +45,7 @@ COMPILED := typer._adapters, uvloop, whimbrel.cli.main, whimbrel.cli.dev, whimbr
 	whimbrel.rpc.client.native_streams, whimbrel.testing.host
 
 .PHONY: help help-long setup run fmt fmt-check lint types layers proto-check native-check check test nightly ci-times \
-	proto docs-settings scenarios checklist wheel up down logs clean
+	proto docs-settings scenarios checklist release up down logs clean
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 16
@@ -136,13 +137,8 @@ checklist: setup ## write docs/checklist.md and docs/remoting-checklist.md from 
 	$(PY) tools/checklist.py > docs/checklist.md.part && mv docs/checklist.md.part docs/checklist.md
 	$(PY) tools/remoting_checklist.py > docs/remoting.part && mv docs/remoting.part docs/remoting-checklist.md
 
-wheel: setup ## build the wheels into dist/, the compiled lane's where cargo is, and try them in empty environments
-	rm -rf dist && mkdir dist
-	$(UV) build -q --wheel --out-dir dist .
-	if command -v cargo >/dev/null; then cd native && uv=$$(command -v uv || echo ../$(BIN)/uv); \
-		"$$uv" tool run -q --from '$(MATURIN)' maturin build -q --release --locked --zig --compatibility manylinux_2_17 --out ../dist; \
-		else echo "no cargo here: no wheel of the compiled lane"; fi
-	$(PY) deploy/try_wheels.py dist
+release: setup ## build wheels, source distribution, bills of materials and checksums into dist/, and try each in an empty environment
+	@$(PY) deploy/release.py $(OPTIONS)
 
 up: setup ## build and start the cluster of docker-compose.yml, and say what it took; GROUP=3: a group that elects its leader, with etcd
 	@GROUP=$(GROUP) $(PY) deploy/stack.py up

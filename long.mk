@@ -105,7 +105,7 @@ soak-front: setup ## 30 minutes of mixed load on the native transport, and write
 bench: setup ## tables of our figures beside a real RocketMQ's and the machine's limits (takes an hour)
 	$(PY) bench/run.py $(BENCH)
 
-beside: wheel ## one table of our wheels, without and with the lane, beside a warm RocketMQ (BENCH="--only lane 4.9.3 ...")
+beside: setup ## one table of our wheel of the last `make release`, without and with the lane, beside a warm RocketMQ (BENCH="--only lane 4.9.3 ...")
 	$(PY) bench/beside.py --wheels dist $(BENCH)
 
 bench-spark: setup ## what reading topics with Spark costs, as ratios to Parquet and to PullMessage; and the jobs (ten minutes)

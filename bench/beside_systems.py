@@ -225,12 +225,12 @@ def start(
 
 def installed(wheels: Path, work: Path, *, lane: bool) -> str:
     """Let our servers run from an environment with the wheels installed; return what it says it is."""
-    found = sorted(wheels.glob("whimbrel*.whl"))
+    found = sorted(wheels.glob("whimbrel-*.whl"), key=lambda wheel: "abi3" in wheel.name)[-1:]
     if not found:
-        raise SystemExit(f"there are no wheels in {wheels}: `make wheel` builds them")
-    if lane and not any(wheels.glob("whimbrel_lane-*.whl")):
+        raise SystemExit(f"there are no wheels in {wheels}: `make release` builds them")
+    if lane and "abi3" not in found[0].name:
         raise SystemExit(
-            f"there is no wheel of the compiled lane in {wheels}: `make wheel` builds it where cargo is;"
+            f"there is no wheel with the compiled lane in {wheels}: `make release` builds it;"
             " without it: --only python 4.9.3 5.3.3 proxy"
         )
     uv = shutil.which("uv") or str(REPO / ".venv" / "bin" / "uv")

@@ -17,6 +17,7 @@ ETCD_IMAGE names another image of etcd; where none can be pulled one is built fr
 
 import contextlib
 import datetime
+import importlib.util
 import io
 import os
 import shutil
@@ -51,6 +52,8 @@ HEALTHY_S = 60.0  # enough on a machine whose cores are all busy
 ENGINE_S = 60.0  # the engine answers sooner to all requests but those that stop and build
 POLL_S = 0.05
 SERVICES = ("nameserver", "broker-master", "replicator-master", "broker-slave", "replicator-slave")
+LANE_MODULE = "whimbrel_lane"
+LANE_FOLDER = ROOT / "build" / "image"  # as in the Dockerfile
 GROUP_FILE = ROOT / "docker-compose.group.yml"
 GROUP_SIZE = 3
 GROUP_SERVICES = tuple(
@@ -201,6 +204,8 @@ class Stack:
         Raises:
             Failed: it failed; the text has its output if that was not shown.
         """
+        if words[0] == "build":
+            lay_lane_out()
         named = [word for file in self.files for word in ("-f", str(file))]
         command = [*compose(), "-p", self.project, "--project-directory", str(ROOT), *named, *words]
         done = subprocess.run(
@@ -272,6 +277,15 @@ class Stack:
     def port(self, name: str, default: int) -> int:
         """Return a port of docker-compose.yml."""
         return int(self.environment.get(name) or os.environ.get(name) or default)
+
+
+def lay_lane_out() -> None:
+    """Put this environment's compiled lane, or why it has none, where the Dockerfile takes it from."""
+    shutil.rmtree(LANE_FOLDER, ignore_errors=True)
+    found = importlib.util.find_spec(LANE_MODULE)
+    if found is not None and found.origin is not None:
+        LANE_FOLDER.mkdir(parents=True)
+        shutil.copy(found.origin, LANE_FOLDER)
 
 
 def seconds(text: str) -> float:

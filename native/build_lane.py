@@ -2,8 +2,8 @@
 
 The variable WHIMBREL_LANE_BUILD says what is wanted:
 
-    unset           the lane is built where `cargo` runs, is as new as `rust-version` and is on x86-64 with Linux.
-                    Elsewhere, or where the build fails, there is a wheel without it, and the reason stands in it
+    unset           the lane is built on x86-64 Linux where `cargo` runs and is as new as `rust-version`.
+                    Elsewhere, or where the build fails, the wheel is one without it, and the reason in it
     0               a wheel without it
     1               the lane, or no wheel: what stands in the way is an error
     manylinux_2_17  as 1, linked by cargo-zigbuild so that any glibc from 2.17 on loads it; for releases
@@ -13,8 +13,8 @@ What is in the wheel, and what an editable install puts beside its `.pth` file:
     with the lane   whimbrel_lane.abi3.so                     tag cp311-abi3-linux_x86_64
     without         whimbrel_lane.py, whose WHY says why      tag py3-none-any
 
-Of the network it wants what `cargo build --locked` does: crates of Cargo.lock that are not in cargo's cache. No
-toolchain is fetched: where `cargo` is rustup's, it is told not to.
+Of the network it wants what `cargo build --locked` does: crates of Cargo.lock that are not in cargo's cache.
+No toolchain is fetched: where `cargo` is rustup's, it is told not to.
 """
 
 import json
@@ -77,9 +77,9 @@ def version_in(text: str) -> tuple[int, ...] | None:
 
 
 def reason_in(text: str) -> str:
-    """Return what a failed command gave as its reason: its first line that says `error`, else its last one."""
+    """Return what a failed command gave as its reason: the first line that says `error`, else the last."""
     lines = [line.strip() for line in text.splitlines() if line.strip()] or ["it said nothing"]
-    chosen = next((line for line in lines if line.startswith("error")), lines[-1])
+    chosen = next((line for line in lines if line.lower().startswith("error")), lines[-1])
     return chosen[:WHY_CHARS_MAX]
 
 
@@ -90,7 +90,7 @@ def run(command: list[str], directory: Path, seconds: int) -> str:
         NotBuilt: it failed, or took longer than it may.
     """
     variables = os.environ | {"RUSTUP_AUTO_INSTALL": "0", "PYO3_NO_PYTHON": "1"}
-    words = " ".join(command[:2])
+    words = f"{Path(command[0]).name} {command[1]}"
     try:
         done = subprocess.run(
             command,
@@ -190,7 +190,7 @@ class LaneBuildHook(BuildHookInterface):  # type: ignore[type-arg]
             NotBuilt: why there is none.
         """
         if asked == "0":
-            raise NotOffered(f"{VARIABLE} was 0 when this was installed")
+            raise NotOffered(f"this wheel was built without it ({VARIABLE}=0)")
         if asked not in ("", "1", RELEASED_FOR):
             self.app.abort(f"{VARIABLE} is {asked!r}: say 0, 1 or {RELEASED_FOR}, or leave it out")
         free_threaded = bool(sysconfig.get_config_var("Py_GIL_DISABLED"))

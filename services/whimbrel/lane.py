@@ -116,8 +116,8 @@ class Lane:
         """
         if self.choice == "required":
             raise StoreError(
-                f"the compiled lane is required, and off, because {why}; docs/lane.md says how to have it, and"
-                " with lane=auto there is a start without it"
+                f"the compiled lane is required, and off, because {why}; docs/lane.md says how to have it,"
+                " and with lane=auto there is a start without it"
             )
         self.native, self.why, self.unusable = None, why, unusable
 

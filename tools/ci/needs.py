@@ -62,7 +62,7 @@ def java() -> str:
 
 def lane() -> str:
     """Say why the compiled lane can't be used."""
-    return "" if MACHINE.lane.active else f"no compiled lane: {MACHINE.lane.why}"
+    return "" if MACHINE.lane.active else f"no compiled lane, because {MACHINE.lane.why}"
 
 
 def etcd() -> str:

@@ -9,7 +9,7 @@ CI has two cores. Tests that start processes mostly wait: for elections, for por
 So two tracks of them share the cores, and what only computes (simulations, models, rules that are broken one
 by one) is idle beside them, so that what waits for a process never waits for a simulation. Spark yields: a
 group whose members get no time elects another leader. Tests in memory compute as well, but have a time limit
-each; they go first, beside what makes wheels and images.
+each; they go first, beside what makes images.
 """
 
 import os
@@ -139,7 +139,6 @@ def continuous() -> list[Part]:
         make("check", "check", track=COMPUTE),
         python("base-image", "deploy/stack.py", "base", track=PREPARE),
         python("programs", "-m", "support.systems.prepared", track=PREPARE),
-        *([make("wheel", "wheel", track=PREPARE)] if lane else []),
         python("images", "-m", "containers.images", track=PREPARE),
         *testing(programs=("programs",), images=("images",)),
     ]
@@ -164,8 +163,9 @@ def continuous() -> list[Part]:
 
 
 def nightly() -> list[Part]:
-    """Return in full what `.ci/run` takes a share of."""
+    """Return in full what `.ci/run` takes a share of, and what it leaves out for its length."""
     return [
+        make("release", "release", "OPTIONS=--allow-uncommitted", track=COMPUTE),
         make("all-sim-rules", "sim", "RULES=1", "RECORD=1", track=COMPUTE),
         make("all-elections-rules", "sim-elections", "RULES=1", "RECORD=1", track=COMPUTE),
         make("all-models-rules", "models", "RULES=1", "RECORD=1", track=COMPUTE),

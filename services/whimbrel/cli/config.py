@@ -135,7 +135,7 @@ def shown(item: Effective) -> Any:
 
 
 def lane_of(item: Effective) -> str:
-    """Return whether the setting of that name gives a process the compiled lane here; "" for any other one."""
+    """Return whether the setting `lane` gives a process the compiled lane here; "" for any other setting."""
     if item.setting.name != "lane":
         return ""
     return Lane("off" if item.value == "off" else "auto").described()

@@ -263,8 +263,8 @@ class ReplicationStatus:
     Attributes:
         slaves: the connections on a master's replication port.
         expected_slaves: how many connected slaves a master is to have; 0 on slaves, and when it is not known.
-        lane: "on" where it uses the compiled lane, else "off, because ..."; from an earlier version that of the
-            lane, or "".
+        lane: "on" where it uses the compiled lane, else "off, because ..."; from an earlier version that of
+            the lane, or "".
         election: None where roles are configured.
     """
 

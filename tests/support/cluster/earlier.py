@@ -1,24 +1,43 @@
-"""Processes of an earlier version beside those of this one."""
+"""Processes of an earlier version beside those of this one.
 
+    services_of("3d4ebd2", tmp_path)    the package as of a commit from before the first release: no lane
+    released("0.1.0")                   as its wheel has it, with the lane where it can be built
+
+A release is built from its commit, and kept by that below the user's cache.
+"""
+
+import os
+import re
+import shutil
 import subprocess
+import sys
 import tarfile
+import tempfile
 from pathlib import Path
+from zipfile import ZipFile
 
 import pytest
 
 from support.cluster.processes import Process
 
-__all__ = ["CURRENT", "exchange", "services_of"]
+__all__ = ["CURRENT", "exchange", "released", "services_of"]
 
 REPOSITORY = Path(__file__).parents[3]
 CURRENT = REPOSITORY / "services"
+KEPT = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "whimbrel" / "earlier"
 
 
 def services_of(commit: str, to: Path) -> Path:
     """Return the package's directory as of a commit."""
-    archive = to / "services.tar"
+    extract(commit, to, "services")
+    return to / "services"
+
+
+def extract(commit: str, to: Path, *paths: str) -> None:
+    """Write the tree of a commit, or some paths of it, into a directory."""
+    archive = to / "commit.tar"
     made = subprocess.run(
-        ["git", "-C", str(REPOSITORY), "archive", "-o", str(archive), commit, "services"],
+        ["git", "-C", str(REPOSITORY), "archive", "-o", str(archive), commit, *paths],
         capture_output=True,
         text=True,
         check=False,
@@ -27,7 +46,33 @@ def services_of(commit: str, to: Path) -> Path:
         pytest.skip(f"commit {commit} is not in this clone: {made.stderr.strip()}")
     with tarfile.open(archive) as found:
         found.extractall(to, filter="data")
-    return to / "services"
+    archive.unlink()
+
+
+def release_commit(version: str) -> str:
+    """Return the commit of a release: docs/upgrade.md names it."""
+    text = (REPOSITORY / "docs" / "upgrade.md").read_text(encoding="utf-8")
+    (found,) = re.findall(rf"^\| {re.escape(version)} \| `([0-9a-f]{{40}})` \|", text, re.MULTILINE)
+    return str(found)
+
+
+def released(version: str) -> Path:
+    """Return a directory with what the wheel of a release installs, built from its commit here."""
+    commit = release_commit(version)
+    if (KEPT / commit).exists():
+        return KEPT / commit
+    KEPT.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=KEPT) as name:
+        root = Path(name)
+        (root / "tree").mkdir()
+        extract(commit, root / "tree")
+        uv = shutil.which("uv") or str(Path(sys.executable).with_name("uv"))
+        subprocess.run([uv, "build", "-q", "--wheel", "-o", root, root / "tree"], check=True)
+        (wheel,) = root.glob(f"whimbrel-{version}-*.whl")
+        with ZipFile(wheel) as archive:
+            archive.extractall(root / "installed")
+        (root / "installed").rename(KEPT / commit)
+    return KEPT / commit
 
 
 def exchange(process: Process, services: Path) -> None:
