@@ -75,7 +75,7 @@ def variables(more: Mapping[str, str] = {}) -> dict[str, str]:
         for name, value in os.environ.items()
         if not name.startswith("WHIMBREL_") and name not in ("PYTHONPATH", "VIRTUAL_ENV", "PYTHONHOME")
     }
-    return kept | more
+    return kept | dict(more)
 
 
 def run(*command: str | Path, cwd: Path = ROOT, env: Mapping[str, str] = {}) -> str:

@@ -112,7 +112,7 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
     asked = Lane.active.fget  # type: ignore[attr-defined]
 
     def active(lane: Lane) -> bool:
-        used.append(lane.version)
+        used.append(lane.choice)
         return bool(asked(lane))
 
     with patch.object(Lane, "active", property(active)):

@@ -47,7 +47,7 @@ def run(*command: str | Path, cwd: Path, env: Mapping[str, str] = {}) -> str:
     done = subprocess.run(
         list(map(str, command)),
         cwd=cwd,
-        env=clean_environment() | env,
+        env=clean_environment() | dict(env),
         stdout=subprocess.PIPE,
         text=True,
         check=True,

@@ -30,7 +30,7 @@ def tree(tmp_path: Path) -> Path:
 
 def put(tree: Path) -> str:
     """Have the lane put into the image; return what was said."""
-    command = [sys.executable, "-S", REPO / "deploy/image_lane.py", "laid", "tree/services", "site"]
+    command = [sys.executable, "-S", str(REPO / "deploy/image_lane.py"), "laid", "tree/services", "site"]
     done = subprocess.run(command, cwd=tree, stdout=subprocess.PIPE, text=True, check=True)
     return done.stdout.strip()
 

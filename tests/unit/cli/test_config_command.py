@@ -15,6 +15,7 @@ from support.cluster.command_line import Shell
 from whimbrel.cli.processes import PROCESSES, options_of
 from whimbrel.cli.settings_page import VARIABLES
 from whimbrel.config import effective, load, settings
+from whimbrel.lane import Lane
 
 ROOT = Path(__file__).resolve().parents[3]
 STORE = ["--store", "/data/a"]
@@ -22,6 +23,7 @@ STORE = ["--store", "/data/a"]
 
 @pytest.fixture
 def shell(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Shell:
+    monkeypatch.delenv("WHIMBREL_LANE", raising=False)
     for name in list(os.environ):
         if name.startswith(tuple(f"WHIMBREL_{process.upper()}_" for process in PROCESSES)):
             monkeypatch.delenv(name)
@@ -48,6 +50,28 @@ def test_every_setting_is_shown_with_where_it_comes_from(
     table = shell(*words)
     assert re.search(r"port +2 +variable WHIMBREL_BROKER_PORT", table)
     assert re.search(r"flush +sync +file ", table)
+
+
+def test_the_lane_is_shown_as_it_would_be_here(shell: Shell) -> None:
+    assert f"auto: {Lane().described()}" in " ".join(shell("show", "broker", *STORE).split())
+    found = json.loads(shell("show", "replicator", "--lane", "off", *STORE, "-o", "json"))
+    (lane,) = (item for item in found if item["name"] == "lane")
+    assert (lane["value"], lane["here"]) == ("off", Lane("off").described())
+    assert all("here" not in item for item in found if item["name"] != "lane")
+
+
+def test_the_default_of_the_lane_is_that_of_the_environment(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WHIMBREL_LANE", "off")
+    for process in ("broker", "replicator"):
+        for words, value, where in (
+            ((), "off", "WHIMBREL_LANE"),
+            (("--lane", "required"), "required", "--lane"),
+        ):
+            found = json.loads(shell("show", process, *words, *STORE, "-o", "json"))
+            (lane,) = (item for item in found if item["name"] == "lane")
+            assert (lane["value"], lane["where"]) == (value, where)
 
 
 def test_what_is_shown_as_toml_is_what_the_process_would_take(shell: Shell, tmp_path: Path) -> None:

@@ -52,6 +52,28 @@ def test_the_plain_view_prints_a_line_for_each_process_and_the_endpoint(
     assert all(len(line) < 80 for line in lines[:-1])
 
 
+@pytest.mark.parametrize(
+    ("lanes", "told"),
+    [
+        (("lane on", "lane on"), ["lane on"]),
+        (("lane on", "lane off, because x"), ["lane on", "lane off, because x"]),
+        (("", ""), []),
+    ],
+)
+def test_what_brokers_say_of_the_lane_is_told_once(
+    children: list[Child],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    lanes: tuple[str, str],
+    told: list[str],
+) -> None:
+    brokers = [child for child in children if child.plan.program == "broker"]
+    for child, lane in zip(brokers, lanes, strict=True):
+        child.ready = {"lane": lane}
+    PlainView(tmp_path, tmp_path).ready("127.0.0.1:8081", children, 0.8)
+    assert [line for line in capsys.readouterr().out.splitlines() if line.startswith("lane ")] == told
+
+
 def test_a_cluster_elsewhere_says_how_commands_find_it(
     children: list[Child], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

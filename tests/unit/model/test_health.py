@@ -86,6 +86,27 @@ def test_a_healthy_group_has_a_line_for_each_component() -> None:
 
 
 @pytest.mark.parametrize(
+    ("lane", "state", "note"),
+    [
+        ("on", ", lane on", ""),
+        (
+            "off, because it is switched off: slower",
+            ", lane off",
+            "lane off, because it is switched off: slower",
+        ),
+        ("0.1.0", ", lane on", ""),  # what a broker of the first release says
+        ("", "", ""),
+    ],
+)
+def test_a_broker_s_check_says_which_lane_it_has(lane: str, state: str, note: str) -> None:
+    views = [replace(MASTER, lane=lane), replace(SLAVE, lane=lane)]
+    checks = {check.component: check for check in broker_checks(BOTH, views)}
+    assert checks["broker-a master"] == Check("broker-a master", True, f"takes messages{state}", note=note)
+    assert checks["broker-a slave 1"] == Check("broker-a slave 1", True, f"in step{state}", note=note)
+    assert not checks["broker-a master replicator"].note
+
+
+@pytest.mark.parametrize(
     ("change", "component", "advice"),
     [
         ({"writable": False, "advice": "its slave holds more"}, "broker-a master", "its slave holds more"),
