@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from support.cluster.earlier import CURRENT, exchange, released, services_of
+from support.cluster.earlier import CURRENT, exchange, released, releases, services_of
 from support.cluster.processes import Cluster
 from support.history.noting import Load, read_all
 from support.waiting import until
@@ -24,8 +24,8 @@ AFTER_EACH = 40  # messages acknowledged after each process before the next one 
 @pytest.mark.parametrize(
     ("version", "back"),
     [
-        ("0.1.0", False),
-        pytest.param("0.1.0", True, marks=pytest.mark.slow),
+        *((version, False) for version in releases()),
+        *(pytest.param(version, True, marks=pytest.mark.slow) for version in releases()),
         ("3d4ebd2", False),
         ("a83429d", False),
         pytest.param("a83429d", True, marks=pytest.mark.slow),
@@ -35,7 +35,7 @@ def test_a_cluster_is_upgraded_process_by_process_under_load(
     version: str, back: bool, tmp_path: Path, measured: Callable[[str], None]
 ) -> None:
     """From a release, or from a commit before the first one; and back again, with `back`."""
-    old, new = released(version) if "." in version else services_of(version, tmp_path), CURRENT
+    old, new = released(version) if version in releases() else services_of(version, tmp_path), CURRENT
     settings: dict[str, object] = {"replication": "sync", "commitlog_file_size": 64 * 1024}
     cluster = Cluster(tmp_path / "cluster", start=False, broker=settings)
     with cluster:

@@ -20,7 +20,7 @@ import pytest
 
 from support.cluster.processes import Process
 
-__all__ = ["CURRENT", "exchange", "released", "services_of"]
+__all__ = ["CURRENT", "exchange", "released", "releases", "services_of"]
 
 REPOSITORY = Path(__file__).parents[3]
 CURRENT = REPOSITORY / "services"
@@ -49,16 +49,15 @@ def extract(commit: str, to: Path, *paths: str) -> None:
     archive.unlink()
 
 
-def release_commit(version: str) -> str:
-    """Return the commit of a release: docs/upgrade.md names it."""
+def releases() -> dict[str, str]:
+    """Return the commits of all releases, by their versions: docs/upgrade.md names them."""
     text = (REPOSITORY / "docs" / "upgrade.md").read_text(encoding="utf-8")
-    (found,) = re.findall(rf"^\| {re.escape(version)} \| `([0-9a-f]{{40}})` \|", text, re.MULTILINE)
-    return str(found)
+    return dict(re.findall(r"^\| (\d+\.\d+\.\d+) \| `([0-9a-f]{40})` \|", text, re.MULTILINE))
 
 
 def released(version: str) -> Path:
     """Return a directory with what the wheel of a release installs, built from its commit here."""
-    commit = release_commit(version)
+    commit = releases()[version]
     if (KEPT / commit).exists():
         return KEPT / commit
     KEPT.mkdir(parents=True, exist_ok=True)

@@ -89,8 +89,8 @@ def lane_or_skip() -> Lane:
             stack.enter_context(patch.object(whimbrel.lane, "sources", lambda: ""))
         lane = Lane()
     if not lane.active:
-        assert not os.environ.get("REQUIRE_LANE"), f"no compiled lane: {lane.why}"
-        pytest.skip(f"no compiled lane: {lane.why} (make setup builds it where cargo is)")
+        assert not os.environ.get("REQUIRE_LANE"), f"no compiled lane, because {lane.why}"
+        pytest.skip(f"no compiled lane, because {lane.why}")
     return lane
 
 

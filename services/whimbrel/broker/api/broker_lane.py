@@ -156,7 +156,7 @@ class BrokerLane:
         before = lane.failures
         found = self.passes.run(work, *arguments)
         if lane.failures != before:
-            raise RuntimeError(f"the compiled lane is {lane.why}")
+            raise RuntimeError(f"the compiled lane is {lane}")
         return found
 
     def take(self, reads: Sequence[tuple[LaneCalls, bytes]]) -> LanePass | None:

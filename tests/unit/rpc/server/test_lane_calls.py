@@ -451,7 +451,7 @@ def test_a_connection_goes_on_after_the_panic_of_another_one(tmp_path: Path, stu
         rig = Rig(tmp_path, stub, waits=False)
         by_lane = rig.by_lane
         panic = by_lane.native.panic  # type: ignore[union-attr]
-        with pytest.raises(RuntimeError, match="fault of its own"):
+        with pytest.raises(RuntimeError, match="is off, because it has a fault"):
             by_lane.run(panic, "on purpose")
         with pytest.raises(HpackError):
             rig.lane.decoder.decode(b"\x80")  # it is told what is wrong with the block
