@@ -99,7 +99,7 @@ class LaneFault(RuntimeError):
     """
 
     def __init__(self, read: int, why: str) -> None:
-        super().__init__(f"the compiled lane is {why}")
+        super().__init__(f"the compiled lane is off, because {why}")
         self.read = read
 
 
