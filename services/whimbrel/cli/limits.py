@@ -3,7 +3,7 @@
     broker   one thread of it serves calls, so it is at its end with one core
     client   each of its processes is at its end with one core
     both     the broker and the client
-    machine  together they had all of its cores
+    machine  together they wanted all of its cores
     neither  calls waited for something else: a disk, a slave, the network; or there were too few at a time
 
 A process wants a core while it runs on one, and while it waits for one that another process has. It is at
@@ -42,9 +42,14 @@ class Use:
     waited_s: float
     processes: int
 
+    @property
+    def wanted_s(self) -> float:
+        """Time of cores that they had or waited for."""
+        return self.cpu_s + self.waited_s
+
     def full(self, seconds: float) -> bool:
         """Return whether they could not have done more in that time."""
-        return self.cpu_s + self.waited_s >= FULL * seconds * self.processes
+        return self.wanted_s >= FULL * seconds * self.processes
 
     def shown(self, seconds: float) -> str:
         """Return it as words that follow "used"."""
@@ -98,7 +103,7 @@ def limit_of(client: Use | None, broker: Use | None, *, seconds: float, cores: i
             return "broker", f"{name} {was} the limit: {it} used {theirs}, this client {ours}"
         case False, True:
             return "client", f"this client was the limit: it used {ours}, {name} {theirs}"
-    if client.cpu_s + broker.cpu_s >= FULL * cores * seconds:
+    if client.wanted_s + broker.wanted_s >= FULL * cores * seconds:
         return (
             "machine",
             f"the machine's {cores} cores were the limit: {name} used {theirs}, this client {ours}",

@@ -20,6 +20,7 @@ def use(cpu_s: float, waited_s: float = 0.0, processes: int = 1) -> Use:
         (use(17.1), use(17.1), "both"),
         (use(16.5), use(39, processes=2), "broker"),
         (use(32, processes=4), use(38, processes=3), "machine"),
+        (use(22, 10, processes=4), use(28, 10, processes=3), "machine"),
         (use(2), use(3), "neither"),
         (use(19), None, "client"),
         (use(2), None, "unknown"),
