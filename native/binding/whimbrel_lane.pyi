@@ -400,6 +400,80 @@ class BulkPlan:
             reads: what was read for each of `spans`.
         """
 
+class SendLoad:
+    """The load of `whimbrel bench send`: SendMessage over connections that the caller has made.
+
+    Nothing is sent before `run`, and everything within it. One thread uses it.
+    """
+
+    def __init__(
+        self,
+        words: tuple[bytes, bytes, bytes],
+        ids: tuple[bytes, int, bytes, bytes],
+        targets: list[tuple[int, list[tuple[bytes, bytes | None]], list[int]]],
+        concurrency: int,
+        batch: int,
+        count: int | None,
+    ) -> None:
+        """Prepare it.
+
+        Args:
+            words: topic, body and born host of all messages.
+            ids: how message ids begin, and the number (32 bits, 8 hex digits) that ends the first one; how
+                request ids begin (at most 24 bytes), which 12 digits end; the name of the header with the date.
+            targets: of each broker the descriptor of a connected socket, which the caller keeps open; the
+                headers of calls in their order, where None is a value that differs in each call (date or
+                request id); the queues, which messages name in turn.
+            concurrency, batch: calls under way, and messages of each.
+            count: messages in all; None for no bound.
+
+        Raises:
+            ValueError: one of them is 0, or there is no target.
+        """
+
+    def run(self, seconds: float) -> bool:
+        """Go on for so long without the interpreter's lock; return whether there is more to do.
+
+        Raises:
+            ConnectionError: a connection, that of number `at`, can't go on; the text says why. What is
+                measured until then is in the tally, and the load has ended.
+            Broken: it has a fault.
+        """
+
+    def stop(self) -> None:
+        """Begin no more calls: `run` goes on until those under way have ended."""
+
+    @property
+    def ready(self) -> bool:
+        """Whether all servers have answered, so that it has begun."""
+
+    @property
+    def at(self) -> int:
+        """The number of the connection that was used last."""
+
+    @property
+    def hopeless(self) -> bool:
+        """Whether too many calls have failed in a row; it has stopped by itself then."""
+
+    def tally(
+        self,
+    ) -> tuple[
+        int,
+        list[tuple[int, int]],
+        int,
+        list[tuple[str, int, int]],
+        tuple[str, int, str] | None,
+        int,
+    ]:
+        """Return what was measured so far.
+
+        Returns:
+            Messages that are stored; the counters of `cli/latencies.py` that are not 0 (number, count); the
+            greatest latency in ns; messages that failed (kind, code, count), where the kind is "code" of a
+            response, "status" of gRPC, "reset" of a stream, or "http"; kind, code and text of the last
+            failure; and ns from the first call to the end of the last one that was stored.
+        """
+
 def plan_pull(
     packed: bytes,
     bounds: tuple[int, int, int],

@@ -6,6 +6,7 @@
 mod bulk;
 mod calls;
 mod deliver;
+mod load;
 mod remote;
 mod replica;
 mod views;
@@ -143,6 +144,7 @@ fn whimbrel_lane(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<remote::RemoteSends>()?;
     module.add_class::<deliver::Deliveries>()?;
     module.add_class::<deliver::PlainRecord>()?;
+    module.add_class::<load::SendLoad>()?;
     module.add_class::<replica::Feeding>()?;
     module.add_class::<replica::Following>()?;
     module.add_function(wrap_pyfunction!(entries, module)?)?;

@@ -15,19 +15,19 @@
 use crate::hpack::{Decoder, Fields};
 
 pub const HEAD_BYTES: usize = 9;
-const WINDOW_MAX: i64 = 0x7fff_ffff;
-const PREFIX_BYTES: usize = 5; // of a gRPC message: not compressed, and its length
+pub(crate) const WINDOW_MAX: i64 = 0x7fff_ffff;
+pub(crate) const PREFIX_BYTES: usize = 5; // of a gRPC message: not compressed, and its length
 /// Bytes of a group that is not whole yet, at most.
 pub const HOLD_BYTES_MAX: usize = 256 << 10;
 
-const DATA: u8 = 0;
-const HEADERS: u8 = 1;
-const SETTINGS: u8 = 4;
-const PING: u8 = 6;
-const WINDOW_UPDATE: u8 = 8;
-const CONTINUATION: u8 = 9;
-const END_STREAM: u8 = 1;
-const END_HEADERS: u8 = 4;
+pub(crate) const DATA: u8 = 0;
+pub(crate) const HEADERS: u8 = 1;
+pub(crate) const SETTINGS: u8 = 4;
+pub(crate) const PING: u8 = 6;
+pub(crate) const WINDOW_UPDATE: u8 = 8;
+pub(crate) const CONTINUATION: u8 = 9;
+pub(crate) const END_STREAM: u8 = 1;
+pub(crate) const END_HEADERS: u8 = 4;
 const PRIORITIZED_END_HEADERS: u8 = 0x24;
 
 /// Of what calls there are, and what each answer has around its message.
@@ -108,15 +108,15 @@ impl Call<'_> {
     }
 }
 
-struct Frame<'a> {
-    kind: u8,
-    flags: u8,
-    id: u32,
-    payload: &'a [u8],
+pub(crate) struct Frame<'a> {
+    pub kind: u8,
+    pub flags: u8,
+    pub id: u32,
+    pub payload: &'a [u8],
 }
 
 /// What stands at a place.
-enum Next<'a> {
+pub(crate) enum Next<'a> {
     Frame(Frame<'a>, usize), // and where it ends
     /// So many bytes from there are needed.
     Partial(usize),
@@ -126,11 +126,11 @@ enum Next<'a> {
 fn u24(bytes: &[u8]) -> usize {
     usize::from(bytes[0]) << 16 | usize::from(bytes[1]) << 8 | usize::from(bytes[2])
 }
-fn u31(bytes: &[u8]) -> u32 {
+pub(crate) fn u31(bytes: &[u8]) -> u32 {
     u32::from_be_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]) & 0x7fff_ffff
 }
 
-fn frame_at(data: &[u8], at: usize, frame_max: usize) -> Next<'_> {
+pub(crate) fn frame_at(data: &[u8], at: usize, frame_max: usize) -> Next<'_> {
     let Some(head) = data[at..].first_chunk::<HEAD_BYTES>() else {
         return Next::Partial(HEAD_BYTES);
     };
@@ -541,7 +541,7 @@ fn timeout_s(text: &[u8]) -> Option<f64> {
     Some(f64::from(number(digits, 8)?) * unit)
 }
 
-fn put_head(out: &mut Vec<u8>, size: usize, kind: u8, flags: u8, id: u32) {
+pub(crate) fn put_head(out: &mut Vec<u8>, size: usize, kind: u8, flags: u8, id: u32) {
     out.extend_from_slice(&(size as u32).to_be_bytes()[1..]);
     out.push(kind);
     out.push(flags);

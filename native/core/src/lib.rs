@@ -15,12 +15,14 @@
 //! bulk      queue entries and pieces of the log -> frames of a bulk reader
 //! deliver   records of the log -> messages for consumers, with digests of their bodies; pull: all of a pull's; ack: acknowledgements -> what is done, and their answers
 //! replica   what the loops of both replicators do next
+//! load      what `whimbrel bench send` sends, and its tally; client: its connections; latencies: counters of them
 //! ```
 #![forbid(unsafe_code)]
 
 pub mod ack;
 pub mod bulk;
 pub mod calls;
+pub mod client;
 pub mod command;
 pub mod deliver;
 pub mod digest;
@@ -28,6 +30,8 @@ pub mod dispatch;
 pub mod hash;
 pub mod hpack;
 pub mod index;
+pub mod latencies;
+pub mod load;
 pub mod members;
 pub mod pass;
 pub mod proto;

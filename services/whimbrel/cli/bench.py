@@ -1,11 +1,13 @@
 """`whimbrel bench`: sends, receives, and the way of a message to a consumer's handler, measured.
 
 It makes a topic of its own unless one is named, and leaves it; nothing else is changed. What it measures is
-this cluster from this machine, by our client library, which shares the cores with it: docs/benchmarks.md
-compares.
+this cluster from this machine, which shares the cores with it: docs/benchmarks.md compares. `send` is made by
+the compiled lane where that is on (`send_bench.py`), and says whether client or broker was the limit; the
+others are made by our client library.
 """
 
 import asyncio
+import os
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -64,9 +66,10 @@ def send(
     endpoint: EndpointOption = "",
     output: OutputOption = Format.TABLE,
 ) -> None:
-    """Send messages: how many a second, and how long a request takes."""
-    from whimbrel.cli.load import Plan, send_load
-    from whimbrel.client import Producer
+    """Send messages: how many a second, how long a request takes, and which side was the limit."""
+    from whimbrel.cli.load import Plan
+    from whimbrel.cli.send_bench import SendBench
+    from whimbrel.machine import MACHINE
 
     address = resolve_endpoint(endpoint)
     plan = Plan(
@@ -80,8 +83,12 @@ def send(
 
     async def work(plan: "Plan", tally: "Tally") -> None:
         await make_topic(address, topic)
-        async with Producer(address, topics=[topic]) as producer:
-            await send_load(producer, plan, tally)
+        cores = len(os.sched_getaffinity(0))
+        bench = SendBench(address, plan, tally, MACHINE.lane, cores)
+        try:
+            await bench.run()
+        finally:
+            tally.sides = bench.sides()
 
     measure("send", ("send",), plan, work, output)
 
@@ -219,12 +226,20 @@ def measure(operation: str, names: tuple[str, ...], plan: "Plan", work: Work, ou
 COLUMNS = ("request", "count", "p50 ms", "p90 ms", "p99 ms", "p99.9 ms", "max ms")
 
 
-def title_of(report: dict[str, Any]) -> str:
-    """Return what was done, and how fast."""
-    return (
-        f"{report['operation']} {report['topic']}: {report['messages']} messages in {report['seconds']:.2f} s"
-        f"\n{report['messages_per_s']:.0f} a second, {report['mib_per_s']:.2f} MiB/s"
-    )
+def title_of(report: dict[str, Any]) -> list[str]:
+    """Return what was done and how fast, and which side was the limit, where that was measured."""
+    lines = [
+        f"{report['operation']} {report['topic']}:"
+        f" {report['messages']} messages in {report['seconds']:.2f} s",
+        f"{report['messages_per_s']:.0f} a second, {report['mib_per_s']:.2f} MiB/s",
+    ]
+    if "limit_text" in report:
+        lines.append(report["limit_text"])
+        if why := report["why_not_lane"]:
+            processes = report["client"]["processes"]
+            many = "" if processes == 1 else f" in {processes} processes"
+            lines.append(f"sent by our Python client{many}, because {why}")
+    return lines
 
 
 def rows_of(report: dict[str, Any]) -> list[tuple[object, ...]]:

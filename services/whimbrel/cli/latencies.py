@@ -2,7 +2,11 @@
 
 A value of up to SMALL nanoseconds has a counter of its own; above, each power of two has SMALL / 2 counters,
 so that a value is known to one part in SMALL / 2 (0.8 %). The greatest value is kept exactly.
+
+The compiled lane has the same counters (`native/core/src/latencies.rs`).
 """
+
+from collections.abc import Iterable
 
 __all__ = ["PERCENTILES", "Latencies"]
 
@@ -32,6 +36,17 @@ class Latencies:
         self.count += 1
         self.greatest_ns = max(self.greatest_ns, value_ns)
         self.counters[counter_of(value_ns)] += 1
+
+    def used(self) -> list[tuple[int, int]]:
+        """Return the counters that are not 0: their numbers, and counts."""
+        return [(number, count) for number, count in enumerate(self.counters) if count]
+
+    def add_counters(self, counters: Iterable[tuple[int, int]], greatest_ns: int) -> None:
+        """Count what others have counted: numbers of counters with their counts, and the longest of it."""
+        for number, count in counters:
+            self.counters[number] += count
+            self.count += count
+        self.greatest_ns = max(self.greatest_ns, greatest_ns)
 
     def percentile_ms(self, percent: float) -> float | None:
         """Return a time in which this share of all was done, in ms; None without any."""

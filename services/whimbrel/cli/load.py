@@ -1,6 +1,6 @@
 """The loads of `whimbrel bench`: workers side by side, each with one request under way.
 
-    send      SendMessage, one after the other
+    send      SendMessage, one after the other; the compiled lane has a faster one (`send_bench.py`)
     receive   ReceiveMessage, then one AckMessage for what came
     e2e       a message is sent, and the worker waits until a consumer's handler has it: as many messages are
               under way as there are workers, so that a latency is not that of a backlog
@@ -64,6 +64,7 @@ class Tally:
         errors: messages that failed, by the error's reason.
         error: the last failure's text.
         others: messages that came and are not of this run.
+        sides: what client and broker used, and which was the limit, for JSON; empty where it is not measured.
         began, ended: seconds of a monotonic clock.
     """
 
@@ -73,6 +74,7 @@ class Tally:
     errors: Counter[str] = field(default_factory=Counter)
     error: str = ""
     others: int = 0
+    sides: dict[str, Any] = field(default_factory=dict)
     began: float = 0.0
     ended: float = 0.0
     reserved: int = 0
@@ -134,7 +136,7 @@ class Tally:
             },
             "errors": dict(self.errors),
             "others": self.others,
-        }
+        } | self.sides
 
 
 async def send_load(producer: Producer, plan: Plan, tally: Tally) -> None:

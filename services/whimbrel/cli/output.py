@@ -117,7 +117,7 @@ def emit(
     *,
     columns: Sequence[str],
     rows: Sequence[Sequence[Any]],
-    title: str = "",
+    title: Sequence[str] = (),
     optional: Sequence[str] = (),
 ) -> None:
     """Print a result: `value` as JSON, or the rows as a table under the column names.
@@ -135,7 +135,10 @@ def emit(
 
 
 def print_table(
-    columns: Sequence[str], rows: Sequence[Sequence[Any]], title: str = "", optional: Sequence[str] = ()
+    columns: Sequence[str],
+    rows: Sequence[Sequence[Any]],
+    title: Sequence[str] = (),
+    optional: Sequence[str] = (),
 ) -> None:
     """Print a table as it fits standard output; says on standard error which columns did not.
 

@@ -37,7 +37,7 @@ def lay_out(
     columns: Sequence[str],
     rows: Sequence[Sequence[Any]],
     *,
-    title: str = "",
+    title: Sequence[str] = (),
     width: int | None,
     optional: Sequence[str] = (),
 ) -> Layout:
@@ -46,7 +46,7 @@ def lay_out(
     Args:
         columns: their names.
         rows: their cells, as many as there are columns; None is shown as `-`.
-        title: the line above it.
+        title: the lines above it.
         width: of the terminal; None for a pipe or a file, which has no width.
         optional: columns that may be left out, the least important first.
     """
@@ -54,7 +54,7 @@ def lay_out(
     numeric = [holds_numbers([row[index] for row in rows]) for index in range(len(columns))]
     shown = list(range(len(columns)))
     left_out: list[str] = []
-    head = [printable(title)] if title else []
+    head = [printable(line) for line in title]
     while True:
         lines = side_by_side(columns, cells, numeric, shown)
         if width is None or all(columns_of(line) <= width for line in lines):

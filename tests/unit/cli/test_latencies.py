@@ -16,6 +16,18 @@ def test_every_value_lies_in_its_counter() -> None:
         assert upper_end(number) - value <= value / HALF
 
 
+def test_counters_of_others_count_as_ones_own() -> None:
+    one, other, both = Latencies(), Latencies(), Latencies()
+    for value in (3, 70_000, 70_001):
+        one.add(value)
+        both.add(value)
+    for value in (70_002, 10**9):
+        other.add(value)
+        both.add(value)
+    one.add_counters(other.used(), other.greatest_ns)
+    assert (one.counters, one.count, one.greatest_ns) == (both.counters, 5, 10**9)
+
+
 def test_percentiles_are_those_of_the_sorted_values() -> None:
     chance = random.Random(7)
     values = [round(chance.lognormvariate(15, 1)) for _ in range(10_000)]

@@ -135,7 +135,7 @@ def test_names_reach_no_terminal_as_they_are(
     printer = printer_of(STRANGE, output, endless=endless)
     printer.add([HOSTILE])
     printer.end()
-    emit([HOSTILE], output, columns=("name",), rows=[(HOSTILE,)], title=HOSTILE)
+    emit([HOSTILE], output, columns=("name",), rows=[(HOSTILE,)], title=[HOSTILE])
     note(HOSTILE)
     printed = capsys.readouterr()
     lines = (printed.out + printed.err).split("\n")

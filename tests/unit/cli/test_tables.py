@@ -93,7 +93,7 @@ def test_without_a_width_every_row_is_one_line(name: str) -> None:
 
 
 def test_columns_are_aligned_numbers_to_the_right() -> None:
-    made = lay_out(("topic", "queues"), [("日本", 8), ("b", 16)], title="Topics", width=80)
+    made = lay_out(("topic", "queues"), [("日本", 8), ("b", 16)], title=["Topics"], width=80)
     assert made.text.splitlines() == [
         "Topics",
         "topic  queues",

@@ -22,7 +22,7 @@ from whimbrel.errors import (
     WhimbrelError,
 )
 
-__all__ = ["DETAILS_KEY", "DOMAIN", "error_of", "grpc_status"]
+__all__ = ["DETAILS_KEY", "DOMAIN", "error_of", "error_of_code", "grpc_status"]
 
 DETAILS_KEY = "grpc-status-details-bin"
 DOMAIN = "whimbrel"
@@ -58,9 +58,13 @@ def error_of(failure: Any) -> WhimbrelError:
     for key, value in failure.trailing_metadata() or ():
         if key == DETAILS_KEY and (named := named_error(value, text)) is not None:
             return named
-    code = failure.code()
-    known = BY_CODE.get(code)
-    if known is not None:
+    return error_of_code(failure.code(), text)
+
+
+def error_of_code(code: grpc.StatusCode | None, text: str) -> WhimbrelError:
+    """Return our error for a status that names none; `text` is its message."""
+    known = None if code is None else BY_CODE.get(code)
+    if code is not None and known is not None:
         return known(text or code.name)
     return WhimbrelError(f"{text} ({code.name if code else 'no status'})")
 
