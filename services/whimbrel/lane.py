@@ -78,10 +78,11 @@ class Lane:
             absent = isinstance(error, ModuleNotFoundError) and error.name == MODULE
             self.leave(ABSENT if absent else f"it can't be loaded: {error}", unusable=not absent)
             return
-        if (why := getattr(native, "WHY", None)) is not None:
+        why = getattr(native, "WHY", None)
+        if platform.machine() != "x86_64":
+            self.leave(f"it is not offered for {platform.machine()}", unusable=why is None)
+        elif why is not None:
             self.leave(why)
-        elif platform.machine() != "x86_64":
-            self.leave(f"it is not offered for {platform.machine()}", unusable=True)
         elif native.SOURCES != (sources() or native.SOURCES):
             self.leave("it was built from other sources (`make setup` builds it again)", unusable=True)
         else:

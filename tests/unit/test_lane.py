@@ -97,10 +97,11 @@ def test_one_that_cannot_be_loaded_is_worth_one_warning(
     assert [record.levelname for record in caplog.records] == ["WARNING"]
 
 
+@pytest.mark.parametrize("attributes", [{}, {"WHY": "this wheel was built without it"}])
 def test_other_machines_than_those_it_is_offered_for_do_without(
-    installed: Any, monkeypatch: pytest.MonkeyPatch
+    installed: Any, monkeypatch: pytest.MonkeyPatch, attributes: dict[str, str]
 ) -> None:
-    installed(module())
+    installed(module(**attributes))
     monkeypatch.setattr("platform.machine", lambda: "aarch64")
     assert str(Lane()).startswith("off, because it is not offered for aarch64")
 
