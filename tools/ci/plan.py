@@ -13,9 +13,11 @@ each; they go first, beside what makes images.
 """
 
 import os
+import shutil
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 
 __all__ = ["PLANS", "Part"]
 
@@ -37,6 +39,9 @@ LANE_SHARE, SIM_SHARE, ELECTIONS_SHARE, MODELS_SHARE = 12, 8, 3, 4
 # Seeds with each commit, from the first on: 93 to 160 s of CPU for each of the four (docs/ci-times.md).
 SIM_SEEDS, MAJORITY_SEEDS, ELECTIONS_SEEDS, MODELS_SEEDS = 52, 36, 24, 1100
 NO_LIMIT_S = 1_000_000
+SHARED_MEMORY, SHARED_MEMORY_MIN = Path("/dev/shm"), 2 << 30
+# What passed leaves nothing: by default pytest keeps the files of three runs, which memory has no room for.
+KEEP_NO_FILES = ("-o", "tmp_path_retention_policy=failed", "-o", "tmp_path_retention_count=1")
 
 # Tracks.
 COMPUTE, PREPARE, STARTED, SYSTEMS, IDLE = "compute", "prepare", "started", "systems", "idle"
@@ -65,6 +70,12 @@ class Part:
     yields: bool = False
     idle: bool = False
     tests: bool = False
+
+
+def files_in_memory() -> dict[str, str]:
+    """Return what lets tests keep their files in memory, where there is room: they wait for no disk."""
+    free = shutil.disk_usage(SHARED_MEMORY).free if SHARED_MEMORY.is_dir() else 0
+    return {"TMPDIR": str(SHARED_MEMORY)} if free >= SHARED_MEMORY_MIN else {}
 
 
 def pytest(
@@ -111,7 +122,15 @@ def testing(*, programs: tuple[str, ...] = (), images: tuple[str, ...] = ()) -> 
         programs, images: the parts that make the programs of others, and the images, beforehand.
     """
     return [
-        pytest("memory", *QUICK, *WORKERS, *IN_MEMORY, track=COMPUTE),
+        pytest(
+            "memory",
+            *QUICK,
+            *WORKERS,
+            *KEEP_NO_FILES,
+            *IN_MEMORY,
+            track=COMPUTE,
+            environment=files_in_memory(),
+        ),
         pytest("processes", *QUICK, *WAITING, *PROCESSES, track=STARTED, after=("memory", *programs)),
         pytest(
             "other-transport",
