@@ -39,6 +39,8 @@ LANE_SHARE, SIM_SHARE, ELECTIONS_SHARE, MODELS_SHARE = 12, 8, 3, 4
 # Seeds with each commit, from the first on: 93 to 160 s of CPU for each of the four (docs/ci-times.md).
 SIM_SEEDS, MAJORITY_SEEDS, ELECTIONS_SEEDS, MODELS_SEEDS = 52, 36, 24, 1100
 NO_LIMIT_S = 1_000_000
+# Of tests that yield: with little of the cores one that takes 20 s elsewhere may take minutes.
+PATIENT = ("--timeout", "480")
 SHARED_MEMORY, SHARED_MEMORY_MIN = Path("/dev/shm"), 2 << 30
 # What passed leaves nothing: by default pytest keeps the files of three runs, which memory has no room for.
 KEEP_NO_FILES = ("-o", "tmp_path_retention_policy=failed", "-o", "tmp_path_retention_count=1")
@@ -143,7 +145,7 @@ def testing(*, programs: tuple[str, ...] = (), images: tuple[str, ...] = ()) -> 
         ),
         pytest("interop", *QUICK, "tests/interop", track=STARTED),
         # It waits for nobody's elections, and computes a lot.
-        pytest("spark", *QUICK, "tests/spark", track=SYSTEMS, after=("memory",), yields=True),
+        pytest("spark", *QUICK, *PATIENT, "tests/spark", track=SYSTEMS, after=("memory",), yields=True),
         pytest("containers", *QUICK, "tests/containers", track=SYSTEMS, after=images),
     ]
 
