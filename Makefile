@@ -62,10 +62,10 @@ ifdef REQUIRE_LANE
 export WHIMBREL_LANE_BUILD := 1
 endif
 
-.venv/.run: uv.lock pyproject.toml $(NATIVE) $(CARGO_CAME)
+.venv/.run: uv.lock pyproject.toml services/whimbrel/__init__.py $(NATIVE) $(CARGO_CAME)
 	$(call sync,--no-dev --group demo)
 
-.venv/.dev: uv.lock pyproject.toml $(NATIVE) $(CARGO_CAME)
+.venv/.dev: uv.lock pyproject.toml services/whimbrel/__init__.py $(NATIVE) $(CARGO_CAME)
 	$(call sync,--group dev)
 	@touch .venv/.run
 

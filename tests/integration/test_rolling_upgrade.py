@@ -21,6 +21,7 @@ TOPIC = "orders"
 AFTER_EACH = 40  # messages acknowledged after each process before the next one is exchanged
 
 
+@pytest.mark.timeout(300)  # a release that nobody has built yet is compiled
 @pytest.mark.parametrize(
     ("version", "back"),
     [

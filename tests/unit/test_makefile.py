@@ -12,8 +12,9 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @pytest.mark.skipif(shutil.which("make") is None, reason="make is missing")
 def test_a_fresh_clone_says_what_is_being_made_before_it_is(tmp_path: Path) -> None:
-    for name in ("Makefile", "long.mk", "pyproject.toml", "uv.lock"):
-        shutil.copy(ROOT / name, tmp_path)
+    for name in ("Makefile", "long.mk", "pyproject.toml", "uv.lock", "services/whimbrel/__init__.py"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / name, tmp_path / name)
     done = subprocess.run(
         ["make", "--dry-run", "run", f"PYTHON={sys.executable}"],
         cwd=tmp_path,

@@ -25,6 +25,8 @@ __all__ = ["CURRENT", "exchange", "released", "releases", "services_of"]
 REPOSITORY = Path(__file__).parents[3]
 CURRENT = REPOSITORY / "services"
 KEPT = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "whimbrel" / "earlier"
+# The lane of a release does the same where less was done for its speed, and is built in a third of the time.
+QUICKLY = {"CARGO_PROFILE_RELEASE_LTO": "off", "CARGO_PROFILE_RELEASE_CODEGEN_UNITS": "16"}
 
 
 def services_of(commit: str, to: Path) -> Path:
@@ -66,7 +68,8 @@ def released(version: str) -> Path:
         (root / "tree").mkdir()
         extract(commit, root / "tree")
         uv = shutil.which("uv") or str(Path(sys.executable).with_name("uv"))
-        subprocess.run([uv, "build", "-q", "--wheel", "-o", root, root / "tree"], check=True)
+        command = [uv, "build", "-q", "--wheel", "-o", str(root), str(root / "tree")]
+        subprocess.run(command, env=os.environ | QUICKLY, check=True)
         (wheel,) = root.glob(f"whimbrel-{version}-*.whl")
         with ZipFile(wheel) as archive:
             archive.extractall(root / "installed")

@@ -1,16 +1,23 @@
-"""Fetches and builds the programs of others that quick tests start: `python -m support.systems.prepared`.
+"""Fetches and builds the programs of others, and earlier releases of ours, that quick tests start.
+
+It is a program: `python -m support.systems.prepared`.
 
 Tests do so themselves where nobody has; beforehand it costs no test its time, and none is skipped because an
 installation took longer than a quick test may wait for it. What can't be had is named; the tests that need it
 say so again.
 """
 
+import subprocess
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
+
+import pytest
 
 import clients4.programs
 import official.running
+from support.cluster.earlier import released, releases
 from support.http2 import echoing
 from support.systems import h2spec, real_broker, sdk_programs
 from support.systems.sdk_programs import Missing
@@ -27,7 +34,9 @@ PROGRAMS: dict[str, Callable[[], object]] = {
     "the SDK in Node.js": lambda: sdk_programs.prepare("nodejs"),
     "the echo client in Node.js": lambda: echoing.prepare("nodejs"),
     "h2spec": h2spec.prepare,
+    **{f"whimbrel {version}": partial(released, version) for version in releases()},
 }
+NOT_HAD = (Missing, AssertionError, OSError, subprocess.CalledProcessError, pytest.skip.Exception)
 
 
 def main() -> None:
@@ -36,7 +45,7 @@ def main() -> None:
         began = time.monotonic()
         try:
             prepare()
-        except (Missing, AssertionError, OSError) as error:
+        except NOT_HAD as error:
             print(f"{name} is not to be had here: {error}", file=sys.stderr, flush=True)
         else:
             print(f"{name}: {time.monotonic() - began:.1f} s", flush=True)
