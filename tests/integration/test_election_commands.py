@@ -258,7 +258,8 @@ def test_two_of_three_are_lost_for_good(group: ElectedGroup, run: Replication) -
     until(lambda: run("status").code == 0, timeout=15, what="a group in order")
     (cut,) = json.loads(run("cut", "list", "-o", "json").out)
     assert cut["member"] == leader.number and cut["records"] == 1
-    assert run("cut", "replay", cut["cut"]).code == 0
+    # On a busy machine the leader may just have changed: who repeats it puts back each message once.
+    until(lambda: run("cut", "replay", cut["cut"]).code == 0, timeout=10, what="a leader that takes it back")
     now = group.await_leader()
     assert sorted(bodies_of(now.peer)) == [b"first", b"goes on", b"of two", b"only the leader has it"]
 
