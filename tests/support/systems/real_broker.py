@@ -7,12 +7,13 @@ jars from Maven Central into `RMQ_KIT_BUILD` (by default ~/.cache/rocketmq-kit).
 import functools
 import json
 import os
+import select
 import shutil
 import socket
 import struct
 import subprocess
 import time
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -127,11 +128,23 @@ class Server:
 
     def stop(self) -> None:
         """End it cleanly."""
-        kit("stop", self.root)
+        self.end()
 
     def kill(self) -> None:
         """End it with SIGKILL."""
-        kit("stop", self.root, "-9")
+        self.end("-9")
+
+    def end(self, *words: str) -> None:
+        """End it, and wait until it is gone: its store is locked for longer than it has a command line."""
+        with ExitStack() as stack:
+            left = []
+            for file in self.root.glob("*.pid"):
+                with suppress(ProcessLookupError):
+                    left.append(os.pidfd_open(int(file.read_text(encoding="utf-8"))))
+                    stack.callback(os.close, left[-1])
+            kit("stop", self.root, *words)
+            for process in left:
+                assert select.select([process], [], [], KIT_TIMEOUT_S)[0], f"{self.root}: a process is left"
 
 
 def name_server(version: str, root: Path) -> Server:
