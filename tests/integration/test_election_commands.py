@@ -70,19 +70,23 @@ def other(group: ElectedGroup, *leaders: Member) -> Member:
 
 
 def test_status_says_who_leads_and_why_and_history_who_did(group: ElectedGroup, run: Replication) -> None:
-    leader = group.await_leader()
+    group.await_leader()
     until(lambda: run("status").code == 0, timeout=10, what="a group in order")
     result = run("status")
-    assert f"member {leader.number} leads epoch 1 since" in result.err
-    assert "(the group was made); members 1, 2, 3 vote, 2 of them commit" in result.err
-    assert f"master {leader.number}" in result.out
+    # 1, since the group was made, unless the machine was so busy that a leader seemed to hang.
+    epoch, number, why = turns(run)[0]
+    leader = group.members[number]
+    assert f"member {number} leads epoch {epoch} since" in result.err
+    assert f"({why}); members 1, 2, 3 vote, 2 of them commit" in result.err
+    assert f"master {number}" in result.out
     assert "in a failover nothing that was answered;" in result.err
     leader.kill()
     successor = group.await_leader()
     status = run("status")
-    assert status.code == 1 and f"member {successor.number} leads epoch 2" in status.err
-    (second, first) = turns(run)
-    assert second[:2] == (2, successor.number) and first == (1, leader.number, "the group was made")
+    (last, *earlier) = turns(run)
+    assert status.code == 1 and f"member {successor.number} leads epoch {last[0]}" in status.err
+    assert last[0] > epoch and last[1] == successor.number
+    assert earlier[-1][0] == 1 and earlier[-1][2] == "the group was made"
     assert run("history", "nobody").code == 1
     successor.kill()
     third = other(group, leader, successor)
@@ -94,12 +98,14 @@ def test_status_says_who_leads_and_why_and_history_who_did(group: ElectedGroup, 
 def test_another_member_takes_over_on_request(group: ElectedGroup, run: Replication) -> None:
     leader = group.await_leader()
     chosen = other(group, leader)
+    epoch = turns(run)[0][0]
     result = run("switchover", NAME, "--to", str(chosen.number))
     assert result.code == 0, result.err
     assert f"member {chosen.number} leads" in result.err
     assert chosen.peer.send("t", b"second").status.code == v2.OK
     assert set(bodies_of(chosen.peer)) == {b"first", b"second"}
-    assert turns(run)[0] == (2, chosen.number, "the leader has resigned")
+    found, number, why = turns(run)[0]
+    assert found > epoch and (number, why) == (chosen.number, "the leader has resigned")
     assert run("switchover", NAME).code == 0
     assert group.await_leader() is not chosen
     refused = run("switchover", NAME, "--to", "9")

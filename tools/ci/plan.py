@@ -24,7 +24,9 @@ __all__ = ["PLANS", "Part"]
 PYTEST = (sys.executable, "-m", "pytest", "-q")
 QUICK = ("-m", "not slow")
 IN_MEMORY = ("tests/unit", "tests/property", "tests/scenario")
-PROCESSES = ("tests/integration", "tests/official", "tests/clients4")
+PROCESSES = ("tests/integration",)
+# Programs of others, and JVMs: one at a time, after those with elections, which want the cores for them.
+OTHERS = ("tests/interop", "tests/official", "tests/clients4")
 # Where the tests are that run once more: behind the other transport, and without the lane.
 MARKED_TRANSPORT = ("tests/unit/rpc", "tests/integration")
 MARKED_LANE = ("tests/unit/store", "tests/property/test_store_machine.py", "tests/integration")
@@ -143,7 +145,7 @@ def testing(*, programs: tuple[str, ...] = (), images: tuple[str, ...] = ()) -> 
             track=STARTED,
             environment=OTHER_TRANSPORT,
         ),
-        pytest("interop", *QUICK, "tests/interop", track=STARTED),
+        pytest("interop", *QUICK, *OTHERS, track=STARTED),
         # It waits for nobody's elections, and computes a lot.
         pytest("spark", *QUICK, *PATIENT, "tests/spark", track=SYSTEMS, after=("memory",), yields=True),
         pytest("containers", *QUICK, "tests/containers", track=SYSTEMS, after=images),
