@@ -61,7 +61,7 @@ class Part:
         track: what it shares its turn with.
         after: what must have ended before it begins.
         environment: beside that of the run.
-        yields: it gets a tenth of what other parts get where they want the same core.
+        yields: it gets a third of what other parts get where they want the same core.
         idle: it gets the time that no other process wants.
         tests: pytest runs in it, so there is more to read afterwards.
     """

@@ -30,8 +30,8 @@ END_S = 20.0  # what a part has to end in, before it is killed
 TAIL_LINES, FAILED_LINES = 6, 400  # of the output: of each part, and of one that has failed
 # Linux shares the cores among sessions first, if it does so by `autogroup`, and then within each.
 YIELDING = """
-[ ! -w /proc/self/autogroup ] || echo 10 > /proc/self/autogroup
-exec nice -n 10 "$@"
+[ ! -w /proc/self/autogroup ] || echo 5 > /proc/self/autogroup
+exec nice -n 5 "$@"
 """
 IDLE = """
 [ ! -w /proc/self/autogroup ] || echo 19 > /proc/self/autogroup

@@ -7,6 +7,7 @@ jars from Maven Central into `RMQ_KIT_BUILD` (by default ~/.cache/rocketmq-kit).
 import functools
 import json
 import os
+import random
 import select
 import shutil
 import socket
@@ -36,6 +37,7 @@ __all__ = [
     "proxy",
 ]
 
+PORTS = 12_000, 32_000  # below those of outgoing connections: ip(7), ip_local_port_range
 KIT_TIMEOUT_S = 180.0  # includes the first look-up of the jars
 JAVA_START_S = 90.0
 SEND_MESSAGE, PULL_MESSAGE, CREATE_TOPIC, RUNTIME_INFO = 10, 11, 17, 28
@@ -69,11 +71,12 @@ def kit(script: str, *arguments: object, java_options: str = "") -> str:
 
 
 def free_port(neighbours: tuple[int, ...] = (0,)) -> int:
-    """Return a port that is free together with those at the given distances."""
+    """Return a port that is free together with those at the given distances.
+
+    The kernel gives none of these to others that ask for any port before the server has them.
+    """
     for _ in range(100):
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port: int = probe.getsockname()[1]
+        port = random.randrange(*PORTS)
         try:
             for distance in neighbours:
                 with socket.socket() as probe:
