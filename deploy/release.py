@@ -150,9 +150,7 @@ def write_boms() -> None:
             env={"PATH": search_path()},
         )  # fmt: skip
         bom = json.loads((native / "binding" / "lane.json").read_text("utf-8"))
-    text = json.dumps(bom)
-    if str(Path(name)) in text:
-        bom = json.loads(text.replace(str(Path(name)), "whimbrel"))
+    bom = json.loads(json.dumps(bom).replace(name, "whimbrel"))  # where the copy was
     write_json(DIST / LANE_BOM, bom)
     for file in (BOM, LANE_BOM):
         found = json.loads((DIST / file).read_text("utf-8"))
@@ -230,7 +228,7 @@ def try_all() -> None:
             if version == PYTHONS[0]:
                 for what, path, lane in (
                     ("with cargo", os.environ["PATH"], "lane on"),
-                    ("without cargo", path_without_cargo(root), "lane off, because there was no cargo"),
+                    ("without cargo", path_without_cargo(), "lane off, because there was no cargo"),
                 ):
                     said = empty.install("--no-binary", ":all:", DIST / SDIST, lane=lane, env={"PATH": path})
                     print(f"  {version}, {SDIST} {what}: {said}")
@@ -244,7 +242,7 @@ def try_all() -> None:
             print(f"  {platform}: {chosen}")
 
 
-def path_without_cargo(root: Path) -> str:
+def path_without_cargo() -> str:
     """Return a PATH on which there is no cargo, nor what could fetch one."""
     kept = [
         folder

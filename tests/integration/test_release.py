@@ -21,6 +21,7 @@ from zipfile import ZipFile
 import pytest
 
 import whimbrel
+from release import variables
 from support.waiting import until
 from whimbrel.lane import Lane
 
@@ -33,21 +34,12 @@ BUILD_BACKEND = "hatchling>=1.27"
 SDIST_BYTES_MAX = 4_000_000
 
 
-def clean_environment() -> dict[str, str]:
-    """Return this process's environment without what leads to the checkout."""
-    return {
-        name: value
-        for name, value in os.environ.items()
-        if not name.startswith("WHIMBREL_") and name not in ("PYTHONPATH", "VIRTUAL_ENV", "PYTHONHOME")
-    }
-
-
 def run(*command: str | Path, cwd: Path, env: Mapping[str, str] = {}) -> str:
     """Run a command to its end; return what it wrote to standard output."""
     done = subprocess.run(
         list(map(str, command)),
         cwd=cwd,
-        env=clean_environment() | dict(env),
+        env=variables(env),
         stdout=subprocess.PIPE,
         text=True,
         check=True,
@@ -155,7 +147,7 @@ def test_wheel_runs_whimbrel_dev(built: Path, tmp_path: Path) -> None:
     assert plugin.split() == ["whimbrel.testing.plugin"]  # pytest itself is not there
 
     command = [str(bin_folder / "whimbrel"), "dev", "--dir", str(tmp_path / "cluster"), "--port", "0"]
-    with subprocess.Popen(command, cwd=tmp_path, env=clean_environment()) as running:
+    with subprocess.Popen(command, cwd=tmp_path, env=variables()) as running:
         described = tmp_path / "cluster" / "cluster.json"
         try:
             until(lambda: described.exists() or running.poll() is not None, timeout=60, what="the cluster")

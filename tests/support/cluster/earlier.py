@@ -8,9 +8,7 @@ A release is built from its commit, and kept by that below the user's cache.
 
 import os
 import re
-import shutil
 import subprocess
-import sys
 import tarfile
 import tempfile
 from pathlib import Path
@@ -18,6 +16,7 @@ from zipfile import ZipFile
 
 import pytest
 
+from release import uv
 from support.cluster.processes import Process
 
 __all__ = ["CURRENT", "exchange", "released", "releases", "services_of"]
@@ -67,8 +66,7 @@ def released(version: str) -> Path:
         root = Path(name)
         (root / "tree").mkdir()
         extract(commit, root / "tree")
-        uv = shutil.which("uv") or str(Path(sys.executable).with_name("uv"))
-        command = [uv, "build", "-q", "--wheel", "-o", str(root), str(root / "tree")]
+        command = [uv(), "build", "-q", "--wheel", "-o", str(root), str(root / "tree")]
         subprocess.run(command, env=os.environ | QUICKLY, check=True)
         (wheel,) = root.glob(f"whimbrel-{version}-*.whl")
         with ZipFile(wheel) as archive:
