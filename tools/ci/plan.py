@@ -22,7 +22,7 @@ from pathlib import Path
 __all__ = ["PLANS", "Part"]
 
 PYTEST = (sys.executable, "-m", "pytest", "-q")
-QUICK = ("-m", "not slow")
+QUICK, SLOW = ("-m", "not slow"), ("-m", "slow")
 IN_MEMORY = ("tests/unit", "tests/property", "tests/scenario")
 PROCESSES = ("tests/integration",)
 # Programs of others, and JVMs: one at a time, after those with elections, which want the cores for them.
@@ -36,6 +36,8 @@ WORKERS = ("-n", str(max(3, os.cpu_count() or 1)))
 WAITING = (*WORKERS, "--dist", "loadfile")
 OTHER_TRANSPORT = {"WHIMBREL_TEST_TRANSPORT": "other"}
 WITHOUT_LANE = {"WHIMBREL_TEST_LANE": "off"}
+# A full run on a machine that lacks something is none.
+NOTHING_SKIPPED = {f"REQUIRE_{name}": "1" for name in ("LANE", "DOCKER", "SPARK", "ETCD")}
 # Of the rules that have not changed, one of so many with each commit.
 LANE_SHARE, SIM_SHARE, ELECTIONS_SHARE, MODELS_SHARE = 12, 8, 3, 4
 # Seeds with each commit, from the first on: 93 to 160 s of CPU for each of the four (docs/ci-times.md).
@@ -119,37 +121,84 @@ def seeds(name: str, count: int, *words: object) -> Part:
     return make(name, name, f"COUNT={count}", f"SECONDS={NO_LIMIT_S}", *words, track=IDLE)
 
 
+def in_memory(name: str, environment: Mapping[str, str] = {}) -> Part:
+    """Return the tests that start no process."""
+    return pytest(
+        name,
+        *QUICK,
+        *WORKERS,
+        *KEEP_NO_FILES,
+        *IN_MEMORY,
+        track=COMPUTE,
+        environment={**files_in_memory(), **environment},
+    )
+
+
+def waiting(
+    prefix: str,
+    *marks: str,
+    after: tuple[str, ...] = (),
+    images: tuple[str, ...] = (),
+    environment: Mapping[str, str] = {},
+) -> list[Part]:
+    """Return the tests that start processes, JVMs, Spark and containers: a part for each.
+
+    Args:
+        prefix: of the names of these parts.
+        marks: of those that are wanted, as pytest takes them.
+        after: what must have ended before processes and Spark begin.
+        images: what must have ended before containers begin.
+    """
+    return [
+        pytest(
+            f"{prefix}processes",
+            *marks,
+            *WAITING,
+            *PROCESSES,
+            track=STARTED,
+            after=after,
+            environment=environment,
+        ),
+        pytest(f"{prefix}interop", *marks, *OTHERS, track=STARTED, environment=environment),
+        # It waits for nobody's elections, and computes a lot.
+        pytest(
+            f"{prefix}spark",
+            *marks,
+            *PATIENT,
+            "tests/spark",
+            track=SYSTEMS,
+            after=after[:1],
+            environment=environment,
+            yields=True,
+        ),
+        pytest(
+            f"{prefix}containers",
+            *marks,
+            "tests/containers",
+            track=SYSTEMS,
+            after=images,
+            environment=environment,
+        ),
+    ]
+
+
 def testing(*, programs: tuple[str, ...] = (), images: tuple[str, ...] = ()) -> list[Part]:
     """Return all tests but the slow ones.
 
     Args:
         programs, images: the parts that make the programs of others, and the images, beforehand.
     """
-    return [
-        pytest(
-            "memory",
-            *QUICK,
-            *WORKERS,
-            *KEEP_NO_FILES,
-            *IN_MEMORY,
-            track=COMPUTE,
-            environment=files_in_memory(),
-        ),
-        pytest("processes", *QUICK, *WAITING, *PROCESSES, track=STARTED, after=("memory", *programs)),
-        pytest(
-            "other-transport",
-            "-m",
-            "transport and not slow",
-            *WAITING,
-            *MARKED_TRANSPORT,
-            track=STARTED,
-            environment=OTHER_TRANSPORT,
-        ),
-        pytest("interop", *QUICK, *OTHERS, track=STARTED),
-        # It waits for nobody's elections, and computes a lot.
-        pytest("spark", *QUICK, *PATIENT, "tests/spark", track=SYSTEMS, after=("memory",), yields=True),
-        pytest("containers", *QUICK, "tests/containers", track=SYSTEMS, after=images),
-    ]
+    processes, interop, *systems = waiting("", *QUICK, after=("memory", *programs), images=images)
+    other_transport = pytest(
+        "other-transport",
+        "-m",
+        "transport and not slow",
+        *WAITING,
+        *MARKED_TRANSPORT,
+        track=STARTED,
+        environment=OTHER_TRANSPORT,
+    )
+    return [in_memory("memory"), processes, other_transport, interop, *systems]
 
 
 def continuous() -> list[Part]:
@@ -189,11 +238,21 @@ def nightly() -> list[Part]:
     """Return in full what `.ci/run` takes a share of, and what it leaves out for its length."""
     return [
         make("release", "release", "OPTIONS=--allow-uncommitted", track=COMPUTE),
-        make("all-sim-rules", "sim", "RULES=1", "RECORD=1", track=COMPUTE),
-        make("all-elections-rules", "sim-elections", "RULES=1", "RECORD=1", track=COMPUTE),
-        make("all-models-rules", "models", "RULES=1", "RECORD=1", track=COMPUTE),
-        make("all-lane-rules", "lane-rules", "RECORD=1", track=COMPUTE),
+        *waiting("slow-", *SLOW, environment=NOTHING_SKIPPED),
+        *everything("all-no-lane-", WITHOUT_LANE),
+        *everything("all-other-transport-", OTHER_TRANSPORT),
+        make("all-sim-rules", "sim", "RULES=1", "RECORD=1", track=IDLE),
+        make("all-elections-rules", "sim-elections", "RULES=1", "RECORD=1", track=IDLE),
+        make("all-models-rules", "models", "RULES=1", "RECORD=1", track=IDLE),
+        # Its tests have time limits: it comes when all that would keep it from running is over.
+        make("all-lane-rules", "lane-rules", "RECORD=1", track=IDLE, after=("all-other-transport-interop",)),
     ]
+
+
+def everything(prefix: str, environment: Mapping[str, str]) -> list[Part]:
+    """Return all tests but the slow ones once more, run in another way."""
+    environment = {**NOTHING_SKIPPED, **environment}
+    return [in_memory(f"{prefix}memory", environment), *waiting(prefix, *QUICK, environment=environment)]
 
 
 PLANS: Mapping[str, Callable[[], list[Part]]] = {"test": testing, "ci": continuous, "nightly": nightly}
