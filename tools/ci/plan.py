@@ -237,7 +237,7 @@ def continuous() -> list[Part]:
 def nightly() -> list[Part]:
     """Return in full what `.ci/run` takes a share of, and what it leaves out for its length."""
     return [
-        make("release", "release", "OPTIONS=--allow-uncommitted", track=COMPUTE),
+        make("release", "release", "OPTIONS=--allow-uncommitted --all-pythons", track=COMPUTE),
         *waiting("slow-", *SLOW, environment=NOTHING_SKIPPED),
         *everything("all-no-lane-", WITHOUT_LANE),
         *everything("all-other-transport-", OTHER_TRANSPORT),
