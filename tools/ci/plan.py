@@ -121,7 +121,7 @@ def seeds(name: str, count: int, *words: object) -> Part:
     return make(name, name, f"COUNT={count}", f"SECONDS={NO_LIMIT_S}", *words, track=IDLE)
 
 
-def in_memory(name: str, environment: Mapping[str, str] = {}) -> Part:
+def in_memory(name: str, *, track: str = COMPUTE, environment: Mapping[str, str] = {}) -> Part:
     """Return the tests that start no process."""
     return pytest(
         name,
@@ -129,7 +129,7 @@ def in_memory(name: str, environment: Mapping[str, str] = {}) -> Part:
         *WORKERS,
         *KEEP_NO_FILES,
         *IN_MEMORY,
-        track=COMPUTE,
+        track=track,
         environment={**files_in_memory(), **environment},
     )
 
@@ -235,24 +235,24 @@ def continuous() -> list[Part]:
 
 
 def nightly() -> list[Part]:
-    """Return in full what `.ci/run` takes a share of, and what it leaves out for its length."""
+    """Return in full what `.ci/run` takes a share of, and what it leaves out for its length.
+
+    Tests in memory call no server, but for those that each commit runs behind the other transport.
+    """
+    without_lane, other_transport = ({**NOTHING_SKIPPED, **way} for way in (WITHOUT_LANE, OTHER_TRANSPORT))
     return [
-        make("release", "release", "OPTIONS=--allow-uncommitted --all-pythons", track=COMPUTE),
+        make("release", "release", "OPTIONS=--allow-uncommitted --all-pythons", track=STARTED),
+        python("all-programs", "-m", "support.systems.prepared", "--slow", track=STARTED),
         *waiting("slow-", *SLOW, environment=NOTHING_SKIPPED),
-        *everything("all-no-lane-", WITHOUT_LANE),
-        *everything("all-other-transport-", OTHER_TRANSPORT),
+        in_memory("all-no-lane-memory", track=STARTED, environment=without_lane),
+        *waiting("all-no-lane-", *QUICK, environment=without_lane),
+        *waiting("all-other-transport-", *QUICK, environment=other_transport),
         make("all-sim-rules", "sim", "RULES=1", "RECORD=1", track=IDLE),
         make("all-elections-rules", "sim-elections", "RULES=1", "RECORD=1", track=IDLE),
         make("all-models-rules", "models", "RULES=1", "RECORD=1", track=IDLE),
         # Its tests have time limits: it comes when all that would keep it from running is over.
         make("all-lane-rules", "lane-rules", "RECORD=1", track=IDLE, after=("all-other-transport-interop",)),
     ]
-
-
-def everything(prefix: str, environment: Mapping[str, str]) -> list[Part]:
-    """Return all tests but the slow ones once more, run in another way."""
-    environment = {**NOTHING_SKIPPED, **environment}
-    return [in_memory(f"{prefix}memory", environment), *waiting(prefix, *QUICK, environment=environment)]
 
 
 PLANS: Mapping[str, Callable[[], list[Part]]] = {"test": testing, "ci": continuous, "nightly": nightly}

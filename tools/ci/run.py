@@ -88,7 +88,7 @@ def run(plan: str, names: Sequence[str]) -> int:
             "files were changed since the last commit, which a full run would be noted for: commit first"
         )
     print(f"{plan}: commit {at[:8]}, {date}, {os.cpu_count()} cores, {len(parts)} parts")
-    missing = list(lacking())
+    missing = list(lacking(slow=noting))
     for line in missing or ["nothing is missing on this machine"]:
         print(f"    {line}")
     if noting and missing and any(part.tests for part in parts):
