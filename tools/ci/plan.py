@@ -135,19 +135,14 @@ def in_memory(name: str, *, track: str = COMPUTE, environment: Mapping[str, str]
 
 
 def waiting(
-    prefix: str,
-    *marks: str,
-    after: tuple[str, ...] = (),
-    images: tuple[str, ...] = (),
-    environment: Mapping[str, str] = {},
+    prefix: str, *marks: str, after: tuple[str, ...] = (), environment: Mapping[str, str] = {}
 ) -> list[Part]:
-    """Return the tests that start processes, JVMs, Spark and containers: a part for each.
+    """Return the tests that start processes, JVMs and Spark: a part for each.
 
     Args:
         prefix: of the names of these parts.
         marks: of those that are wanted, as pytest takes them.
-        after: what must have ended before processes and Spark begin.
-        images: what must have ended before containers begin.
+        after: what must have ended before processes begin, the first of it before Spark does.
     """
     return [
         pytest(
@@ -171,15 +166,21 @@ def waiting(
             environment=environment,
             yields=True,
         ),
-        pytest(
-            f"{prefix}containers",
-            *marks,
-            "tests/containers",
-            track=SYSTEMS,
-            after=images,
-            environment=environment,
-        ),
     ]
+
+
+def contained(
+    prefix: str, *marks: str, after: tuple[str, ...] = (), environment: Mapping[str, str] = {}
+) -> Part:
+    """Return the tests of containers; see `waiting`."""
+    return pytest(
+        f"{prefix}containers",
+        *marks,
+        "tests/containers",
+        track=SYSTEMS,
+        after=after,
+        environment=environment,
+    )
 
 
 def testing(*, programs: tuple[str, ...] = (), images: tuple[str, ...] = ()) -> list[Part]:
@@ -188,7 +189,7 @@ def testing(*, programs: tuple[str, ...] = (), images: tuple[str, ...] = ()) -> 
     Args:
         programs, images: the parts that make the programs of others, and the images, beforehand.
     """
-    processes, interop, *systems = waiting("", *QUICK, after=("memory", *programs), images=images)
+    processes, interop, spark = waiting("", *QUICK, after=("memory", *programs))
     other_transport = pytest(
         "other-transport",
         "-m",
@@ -198,7 +199,14 @@ def testing(*, programs: tuple[str, ...] = (), images: tuple[str, ...] = ()) -> 
         track=STARTED,
         environment=OTHER_TRANSPORT,
     )
-    return [in_memory("memory"), processes, other_transport, interop, *systems]
+    return [
+        in_memory("memory"),
+        processes,
+        other_transport,
+        interop,
+        spark,
+        contained("", *QUICK, after=images),
+    ]
 
 
 def continuous() -> list[Part]:
@@ -237,15 +245,18 @@ def continuous() -> list[Part]:
 def nightly() -> list[Part]:
     """Return in full what `.ci/run` takes a share of, and what it leaves out for its length.
 
-    Tests in memory call no server, but for those that each commit runs behind the other transport.
+    Tests in memory call no server, but for those that each commit runs behind the other transport; containers
+    have the transport of their image.
     """
     without_lane, other_transport = ({**NOTHING_SKIPPED, **way} for way in (WITHOUT_LANE, OTHER_TRANSPORT))
     return [
         make("release", "release", "OPTIONS=--allow-uncommitted --all-pythons", track=STARTED),
         python("all-programs", "-m", "support.systems.prepared", "--slow", track=STARTED),
         *waiting("slow-", *SLOW, environment=NOTHING_SKIPPED),
+        contained("slow-", *SLOW, environment=NOTHING_SKIPPED),
         in_memory("all-no-lane-memory", track=STARTED, environment=without_lane),
         *waiting("all-no-lane-", *QUICK, environment=without_lane),
+        contained("all-no-lane-", *QUICK, environment=without_lane),
         *waiting("all-other-transport-", *QUICK, environment=other_transport),
         make("all-sim-rules", "sim", "RULES=1", "RECORD=1", track=IDLE),
         make("all-elections-rules", "sim-elections", "RULES=1", "RECORD=1", track=IDLE),
