@@ -63,13 +63,10 @@ def test_every_test_is_run_once_by_default(folder: str) -> None:
 
 
 @pytest.mark.parametrize("folder", list(folders_with_tests()))
-@pytest.mark.parametrize(
-    ("marks", "environment"), [(QUICK, WITHOUT_LANE), (QUICK, OTHER_TRANSPORT), (SLOW, NOTHING_SKIPPED)]
-)
-def test_every_night_each_test_is_run_in_all_ways(
+@pytest.mark.parametrize(("marks", "environment"), [(QUICK, WITHOUT_LANE), (SLOW, NOTHING_SKIPPED)])
+def test_every_night_each_test_is_run_without_the_lane_and_those_that_are_slow_with_it(
     folder: str, marks: tuple[str, ...], environment: dict[str, str]
 ) -> None:
-    """Tests in memory are not slow and mostly call no server; containers have their image's transport."""
     found = [
         part
         for part in PLANS["nightly"]()
@@ -79,9 +76,13 @@ def test_every_night_each_test_is_run_in_all_ways(
         and environment.items() <= part.environment.items()
         and part.environment.items() >= NOTHING_SKIPPED.items()
     ]
-    left_out = [*IN_MEMORY] if environment != WITHOUT_LANE else []
-    left_out += ["tests/containers"] if environment == OTHER_TRANSPORT else []
-    assert len(found) == (folder not in left_out)
+    assert len(found) == (0 if folder in IN_MEMORY and marks == SLOW else 1)
+
+
+def test_of_what_is_marked_for_the_other_transport_slow_tests_run_behind_it_every_night() -> None:
+    (found,) = [part for part in PLANS["nightly"]() if OTHER_TRANSPORT.items() <= part.environment.items()]
+    assert "transport and slow" in found.command
+    assert set(MARKED_TRANSPORT) <= set(found.command)
 
 
 def test_tests_in_memory_are_not_slow() -> None:

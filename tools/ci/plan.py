@@ -245,8 +245,7 @@ def continuous() -> list[Part]:
 def nightly() -> list[Part]:
     """Return in full what `.ci/run` takes a share of, and what it leaves out for its length.
 
-    Tests in memory call no server, but for those that each commit runs behind the other transport; containers
-    have the transport of their image.
+    Whatever is marked for the other transport runs behind it with each commit, but for slow tests.
     """
     without_lane, other_transport = ({**NOTHING_SKIPPED, **way} for way in (WITHOUT_LANE, OTHER_TRANSPORT))
     return [
@@ -254,15 +253,23 @@ def nightly() -> list[Part]:
         python("all-programs", "-m", "support.systems.prepared", "--slow", track=STARTED),
         *waiting("slow-", *SLOW, environment=NOTHING_SKIPPED),
         contained("slow-", *SLOW, environment=NOTHING_SKIPPED),
+        pytest(
+            "slow-other-transport",
+            "-m",
+            "transport and slow",
+            *WAITING,
+            *MARKED_TRANSPORT,
+            track=STARTED,
+            environment=other_transport,
+        ),
         in_memory("all-no-lane-memory", track=STARTED, environment=without_lane),
         *waiting("all-no-lane-", *QUICK, environment=without_lane),
         contained("all-no-lane-", *QUICK, environment=without_lane),
-        *waiting("all-other-transport-", *QUICK, environment=other_transport),
         make("all-sim-rules", "sim", "RULES=1", "RECORD=1", track=IDLE),
         make("all-elections-rules", "sim-elections", "RULES=1", "RECORD=1", track=IDLE),
         make("all-models-rules", "models", "RULES=1", "RECORD=1", track=IDLE),
         # Its tests have time limits: it comes when all that would keep it from running is over.
-        make("all-lane-rules", "lane-rules", "RECORD=1", track=IDLE, after=("all-other-transport-interop",)),
+        make("all-lane-rules", "lane-rules", "RECORD=1", track=IDLE, after=("all-no-lane-interop",)),
     ]
 
 
