@@ -12,7 +12,6 @@ from ci.plan import (
     MARKED_LANE,
     MARKED_TRANSPORT,
     NOTHING_SKIPPED,
-    OTHER_TRANSPORT,
     PLANS,
     PYTEST,
     QUICK,
@@ -77,12 +76,6 @@ def test_every_night_each_test_is_run_without_the_lane_and_those_that_are_slow_w
         and part.environment.items() >= NOTHING_SKIPPED.items()
     ]
     assert len(found) == (0 if folder in IN_MEMORY and marks == SLOW else 1)
-
-
-def test_of_what_is_marked_for_the_other_transport_slow_tests_run_behind_it_every_night() -> None:
-    (found,) = [part for part in PLANS["nightly"]() if OTHER_TRANSPORT.items() <= part.environment.items()]
-    assert "transport and slow" in found.command
-    assert set(MARKED_TRANSPORT) <= set(found.command)
 
 
 def test_tests_in_memory_are_not_slow() -> None:

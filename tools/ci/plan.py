@@ -245,23 +245,14 @@ def continuous() -> list[Part]:
 def nightly() -> list[Part]:
     """Return in full what `.ci/run` takes a share of, and what it leaves out for its length.
 
-    Whatever is marked for the other transport runs behind it with each commit, but for slow tests.
+    What is marked for the other transport is not slow: all of it runs behind that with each commit.
     """
-    without_lane, other_transport = ({**NOTHING_SKIPPED, **way} for way in (WITHOUT_LANE, OTHER_TRANSPORT))
+    without_lane = {**NOTHING_SKIPPED, **WITHOUT_LANE}
     return [
         make("release", "release", "OPTIONS=--allow-uncommitted --all-pythons", track=STARTED),
         python("all-programs", "-m", "support.systems.prepared", "--slow", track=STARTED),
         *waiting("slow-", *SLOW, environment=NOTHING_SKIPPED),
         contained("slow-", *SLOW, environment=NOTHING_SKIPPED),
-        pytest(
-            "slow-other-transport",
-            "-m",
-            "transport and slow",
-            *WAITING,
-            *MARKED_TRANSPORT,
-            track=STARTED,
-            environment=other_transport,
-        ),
         in_memory("all-no-lane-memory", track=STARTED, environment=without_lane),
         *waiting("all-no-lane-", *QUICK, environment=without_lane),
         contained("all-no-lane-", *QUICK, environment=without_lane),
