@@ -16,9 +16,9 @@ test-lane: setup ## all tests with and without the compiled lane, the simulation
 	for lane in auto off; do WHIMBREL_LANE=$$lane $(MAKE) sim SECONDS=240 FIRST=1 COUNT=320; \
 		WHIMBREL_TEST_LANE=$$lane $(MAKE) hostile; done
 
-test-all: setup ## all tests, behind both transports
+test-all: setup ## all tests, and those that are marked for it behind the other transport as well
 	$(PY) -m pytest -q
-	$(OTHER)
+	$(OTHER) -m transport
 
 interop: setup ## only the tests against real RocketMQ
 	$(PY) -m pytest -q tests/interop

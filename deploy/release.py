@@ -177,7 +177,7 @@ def interpreters() -> dict[str, str]:
     for version in PYTHONS:
         asked = subprocess.run(
             [uv(), "python", "find", "--no-project", "--no-python-downloads", version],
-            cwd=DIST, env=variables(), capture_output=True, text=True, check=False,
+            cwd=tempfile.gettempdir(), env=variables(), capture_output=True, text=True, check=False,
         )  # fmt: skip
         if asked.returncode == 0:
             found[version] = asked.stdout.strip()
@@ -307,7 +307,12 @@ def main() -> None:
     parser.add_argument(
         "--allow-uncommitted", action="store_true", help="for tries: also what is not committed"
     )
+    parser.add_argument(
+        "--all-pythons", action="store_true", help=f"fail where one of {', '.join(PYTHONS)} is not here"
+    )
     args = parser.parse_args()
+    if args.all_pythons and (missing := [version for version in PYTHONS if version not in interpreters()]):
+        fail(f"Python {' and '.join(missing)} not found: put it on the PATH, or `uv python install` it")
     if run("git", "status", "--porcelain") and not args.allow_uncommitted:
         fail("there is something that is not committed: a release is made from a commit")
     if shutil.which("cargo") is None:

@@ -128,8 +128,8 @@ async def test_our_own_client_goes_on_at_other_members(
             sent.append((time.monotonic(), receipt.message_id))
             await asyncio.sleep(0.01)
 
-    async def receive(consumer: Consumer) -> None:
-        while not over.is_set() or missing():
+    async def receive(consumer: Consumer, sends: asyncio.Task[None]) -> None:
+        while not sends.done() or missing():
             for message in await consumer.receive(wait_s=20):
                 got[message.message_id] = time.monotonic()
                 await consumer.ack(message)
@@ -143,7 +143,8 @@ async def test_our_own_client_goes_on_at_other_members(
         return max(later - earlier for earlier, later in itertools.pairwise(after))
 
     async with Producer(group.endpoint) as producer, Consumer(group.endpoint, "g", ["t"]) as consumer:
-        work = [asyncio.create_task(send(producer)), asyncio.create_task(receive(consumer))]
+        sending = asyncio.create_task(send(producer))
+        receiving = asyncio.create_task(receive(consumer, sending))
         await count(30)
         leader = await asyncio.to_thread(group.await_leader)
         await asyncio.to_thread(fault, leader)
@@ -151,7 +152,7 @@ async def test_our_own_client_goes_on_at_other_members(
         await count(30)
         over.set()
         async with asyncio.timeout(40):  # while the old leader is away
-            await asyncio.gather(*work)
+            await asyncio.gather(sending, receiving)
     sends, receives = pause(at for at, _ in sent), pause(got.values())
     told = f"our own client sends nothing for {sends:.2f} s, gets nothing for {receives:.2f}"
     measured(f"{fault.__name__} of the leader: {told}")

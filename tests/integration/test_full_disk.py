@@ -294,7 +294,11 @@ def test_store_of_rocketmq_on_a_full_disk_kills_nobody(
         process.kill()
     assert verify(store) == []
     assert served
-    assert group_offsets(store) == offsets
+    # Where a broker of ours checks transactions, it writes down that RocketMQ's groups for that stand at 0.
+    moved = {
+        name: found for name, found in group_offsets(store).items() if name in offsets or any(found.values())
+    }
+    assert moved == offsets
     measured(f"{name} is served with so many bytes free: {served}")
 
 

@@ -9,7 +9,7 @@ from support.cluster.processes import Process
 from support.systems.real_broker import Remoting, kit, need_kit
 from support.waiting import until
 
-pytestmark = [pytest.mark.interop, pytest.mark.slow]
+pytestmark = [pytest.mark.interop, pytest.mark.slow, pytest.mark.timeout(300)]
 
 SMALL: dict[str, object] = {
     "commitlog_file_size": 1 << 20,

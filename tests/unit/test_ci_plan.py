@@ -6,7 +6,19 @@ from pathlib import Path
 
 import pytest
 
-from ci.plan import IDLE, MARKED_LANE, MARKED_TRANSPORT, PLANS, Part
+from ci.plan import (
+    IDLE,
+    IN_MEMORY,
+    MARKED_LANE,
+    MARKED_TRANSPORT,
+    NOTHING_SKIPPED,
+    PLANS,
+    PYTEST,
+    QUICK,
+    SLOW,
+    WITHOUT_LANE,
+    Part,
+)
 from support.provenance import REPOSITORY
 
 TESTS = REPOSITORY / "tests"
@@ -47,6 +59,30 @@ def test_every_test_is_run_once_by_default(folder: str) -> None:
         part for part in PLANS["test"]() if part.tests and "WHIMBREL_TEST_TRANSPORT" not in part.environment
     ]
     assert len([part for part in usual if folder in part.command]) == 1
+
+
+@pytest.mark.parametrize("folder", list(folders_with_tests()))
+@pytest.mark.parametrize(("marks", "environment"), [(QUICK, WITHOUT_LANE), (SLOW, NOTHING_SKIPPED)])
+def test_every_night_each_test_is_run_without_the_lane_and_those_that_are_slow_with_it(
+    folder: str, marks: tuple[str, ...], environment: dict[str, str]
+) -> None:
+    found = [
+        part
+        for part in PLANS["nightly"]()
+        if part.tests
+        and folder in part.command
+        and part.command[len(PYTEST) :][: len(marks)] == marks
+        and environment.items() <= part.environment.items()
+        and part.environment.items() >= NOTHING_SKIPPED.items()
+    ]
+    assert len(found) == (0 if folder in IN_MEMORY and marks == SLOW else 1)
+
+
+def test_tests_in_memory_are_not_slow() -> None:
+    word = re.compile(r"mark\.slow\b")
+    for folder in IN_MEMORY:
+        for path in (REPOSITORY / folder).rglob("test_*.py"):
+            assert not word.search(path.read_text(encoding="utf-8")), path
 
 
 @pytest.mark.parametrize("name", [part.name for part in PLANS["test"]()])

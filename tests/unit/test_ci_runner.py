@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from ci import run as run_program
+from ci.full_runs import FullRun
 from ci.plan import Part
-from ci.run import summed
+from ci.run import noted, summed
 from ci.runner import Outcome, Run
 from ci.times import Counts
 from support.waiting import until
@@ -120,3 +122,20 @@ def test_the_last_lines_count_tests_and_name_the_parts_that_failed() -> None:
         "7 passed, 1 failed, 3 skipped",
         "in 1 min 1 s",
     ]
+
+
+def test_a_full_run_is_noted_with_its_tests_where_it_passed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run_program, "FOLDER", tmp_path)
+    cases = '<testcase name="a" time="1"/><testcase name="b"><skipped message="no java"/></testcase>'
+    (tmp_path / "slow.xml").write_text(f"<testsuites>{cases}</testsuites>")
+    known = {"failed": FullRun("old", "2026-11-01", 1.0), "rules": FullRun("old", "2026-11-01", 2.0)}
+    outcomes = [
+        Outcome(part(name, ""), code, 12.34, 0) for name, code in [("failed", 1), ("rules", 0), ("slow", 0)]
+    ]
+    assert noted(known, outcomes, "new", "2026-11-28") == {
+        "failed": known["failed"],
+        "rules": FullRun("new", "2026-11-28", 12.3),
+        "slow": FullRun("new", "2026-11-28", 12.3, passed=1, skipped=1),
+    }

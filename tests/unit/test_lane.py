@@ -27,6 +27,12 @@ def module(**attributes: str) -> ModuleType:
     return made
 
 
+@pytest.fixture(autouse=True)
+def as_usual(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Here the environment says nothing of the lane, in a run without it either."""
+    monkeypatch.delenv("WHIMBREL_LANE", raising=False)
+
+
 @pytest.fixture
 def installed(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Return what installs a module."""

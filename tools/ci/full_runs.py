@@ -24,11 +24,17 @@ PATH = REPOSITORY / ".ci" / "full-runs.json"
 
 @dataclass(frozen=True)
 class FullRun:
-    """The last full run of a part: its commit, its day, and how long it took."""
+    """The last full run of a part: its commit, its day, and how long it took.
+
+    Attributes:
+        passed, skipped: how many tests pytest ran in it; none where it is no run of pytest.
+    """
 
     commit: str
     date: str
     seconds: float
+    passed: int = 0
+    skipped: int = 0
 
 
 def git(*words: str) -> subprocess.CompletedProcess[str]:

@@ -8,6 +8,7 @@ in one place. What was skipped, and why, stands at the end of a run as the tests
 import importlib.util
 import os
 import shutil
+import subprocess
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -17,7 +18,7 @@ from etcd import programs as find_etcd
 from whimbrel.machine import MACHINE
 from whimbrel.spark.session import java_problem
 
-__all__ = ["NEEDS", "Need", "lacking"]
+__all__ = ["NEEDS", "SLOW_NEEDS", "Need", "lacking"]
 
 
 @dataclass(frozen=True)
@@ -74,6 +75,14 @@ def etcd() -> str:
     return ""
 
 
+def cpp() -> str:
+    """Say that gRPC's C++ library is not here."""
+    missing = programs("g++", "pkg-config", "grpc_cpp_plugin")()
+    if not missing and subprocess.run(["pkg-config", "--exists", "grpc++"], check=False).returncode:
+        missing = "no grpc++ that pkg-config knows"
+    return missing
+
+
 NEEDS = (
     Need(lane, "what compares the compiled lane with Python", "install cargo (rustup), then `make setup`"),
     Need(programs("java", "mvn"), "tests/interop, tests/official and Java's clients", "apt install maven"),
@@ -87,10 +96,14 @@ NEEDS = (
     Need(programs("node", "npm"), "Node.js's clients", "install Node.js"),
     Need(programs("g++", "make"), "the load generator of bench/load", "apt install g++ make"),
 )
+SLOW_NEEDS = (
+    Need(programs("cargo", "protoc"), "Rust's SDK", "apt install protobuf-compiler"),
+    Need(cpp, "gRPC's C++ library as a client", "apt install libgrpc++-dev protobuf-compiler-grpc"),
+)
 
 
-def lacking() -> Iterator[str]:
-    """Yield a line for each need that is not met."""
-    for need in NEEDS:
+def lacking(*, slow: bool = False) -> Iterator[str]:
+    """Yield a line for each need that is not met; `slow`: those of slow tests as well."""
+    for need in (*NEEDS, *(SLOW_NEEDS if slow else ())):
         if problem := need.missing():
             yield f"{problem} ({need.remedy}); skipped: {need.tests}"

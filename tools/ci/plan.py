@@ -22,7 +22,7 @@ from pathlib import Path
 __all__ = ["PLANS", "Part"]
 
 PYTEST = (sys.executable, "-m", "pytest", "-q")
-QUICK = ("-m", "not slow")
+QUICK, SLOW = ("-m", "not slow"), ("-m", "slow")
 IN_MEMORY = ("tests/unit", "tests/property", "tests/scenario")
 PROCESSES = ("tests/integration",)
 # Programs of others, and JVMs: one at a time, after those with elections, which want the cores for them.
@@ -36,6 +36,8 @@ WORKERS = ("-n", str(max(3, os.cpu_count() or 1)))
 WAITING = (*WORKERS, "--dist", "loadfile")
 OTHER_TRANSPORT = {"WHIMBREL_TEST_TRANSPORT": "other"}
 WITHOUT_LANE = {"WHIMBREL_TEST_LANE": "off"}
+# A full run on a machine that lacks something is none.
+NOTHING_SKIPPED = {f"REQUIRE_{name}": "1" for name in ("LANE", "DOCKER", "SPARK", "ETCD")}
 # Of the rules that have not changed, one of so many with each commit.
 LANE_SHARE, SIM_SHARE, ELECTIONS_SHARE, MODELS_SHARE = 12, 8, 3, 4
 # Seeds with each commit, from the first on: 93 to 160 s of CPU for each of the four (docs/ci-times.md).
@@ -119,36 +121,91 @@ def seeds(name: str, count: int, *words: object) -> Part:
     return make(name, name, f"COUNT={count}", f"SECONDS={NO_LIMIT_S}", *words, track=IDLE)
 
 
+def in_memory(name: str, *, track: str = COMPUTE, environment: Mapping[str, str] = {}) -> Part:
+    """Return the tests that start no process."""
+    return pytest(
+        name,
+        *QUICK,
+        *WORKERS,
+        *KEEP_NO_FILES,
+        *IN_MEMORY,
+        track=track,
+        environment={**files_in_memory(), **environment},
+    )
+
+
+def waiting(
+    prefix: str, *marks: str, after: tuple[str, ...] = (), environment: Mapping[str, str] = {}
+) -> list[Part]:
+    """Return the tests that start processes, JVMs and Spark: a part for each.
+
+    Args:
+        prefix: of the names of these parts.
+        marks: of those that are wanted, as pytest takes them.
+        after: what must have ended before processes begin, the first of it before Spark does.
+    """
+    return [
+        pytest(
+            f"{prefix}processes",
+            *marks,
+            *WAITING,
+            *PROCESSES,
+            track=STARTED,
+            after=after,
+            environment=environment,
+        ),
+        pytest(f"{prefix}interop", *marks, *OTHERS, track=STARTED, environment=environment),
+        # It waits for nobody's elections, and computes a lot.
+        pytest(
+            f"{prefix}spark",
+            *marks,
+            *PATIENT,
+            "tests/spark",
+            track=SYSTEMS,
+            after=after[:1],
+            environment=environment,
+            yields=True,
+        ),
+    ]
+
+
+def contained(
+    prefix: str, *marks: str, after: tuple[str, ...] = (), environment: Mapping[str, str] = {}
+) -> Part:
+    """Return the tests of containers; see `waiting`."""
+    return pytest(
+        f"{prefix}containers",
+        *marks,
+        "tests/containers",
+        track=SYSTEMS,
+        after=after,
+        environment=environment,
+    )
+
+
 def testing(*, programs: tuple[str, ...] = (), images: tuple[str, ...] = ()) -> list[Part]:
     """Return all tests but the slow ones.
 
     Args:
         programs, images: the parts that make the programs of others, and the images, beforehand.
     """
+    processes, interop, spark = waiting("", *QUICK, after=("memory", *programs))
+    other_transport = pytest(
+        "other-transport",
+        "-m",
+        "transport and not slow",
+        *WAITING,
+        *MARKED_TRANSPORT,
+        track=STARTED,
+        environment=OTHER_TRANSPORT,
+    )
     return [
-        pytest(
-            "memory",
-            *QUICK,
-            *WORKERS,
-            *KEEP_NO_FILES,
-            *IN_MEMORY,
-            track=COMPUTE,
-            environment=files_in_memory(),
-        ),
-        pytest("processes", *QUICK, *WAITING, *PROCESSES, track=STARTED, after=("memory", *programs)),
-        pytest(
-            "other-transport",
-            "-m",
-            "transport and not slow",
-            *WAITING,
-            *MARKED_TRANSPORT,
-            track=STARTED,
-            environment=OTHER_TRANSPORT,
-        ),
-        pytest("interop", *QUICK, *OTHERS, track=STARTED),
-        # It waits for nobody's elections, and computes a lot.
-        pytest("spark", *QUICK, *PATIENT, "tests/spark", track=SYSTEMS, after=("memory",), yields=True),
-        pytest("containers", *QUICK, "tests/containers", track=SYSTEMS, after=images),
+        in_memory("memory"),
+        processes,
+        other_transport,
+        interop,
+        spark,
+        contained("", *QUICK, after=images),
     ]
 
 
@@ -186,13 +243,24 @@ def continuous() -> list[Part]:
 
 
 def nightly() -> list[Part]:
-    """Return in full what `.ci/run` takes a share of, and what it leaves out for its length."""
+    """Return in full what `.ci/run` takes a share of, and what it leaves out for its length.
+
+    What is marked for the other transport is not slow: all of it runs behind that with each commit.
+    """
+    without_lane = {**NOTHING_SKIPPED, **WITHOUT_LANE}
     return [
-        make("release", "release", "OPTIONS=--allow-uncommitted", track=COMPUTE),
-        make("all-sim-rules", "sim", "RULES=1", "RECORD=1", track=COMPUTE),
-        make("all-elections-rules", "sim-elections", "RULES=1", "RECORD=1", track=COMPUTE),
-        make("all-models-rules", "models", "RULES=1", "RECORD=1", track=COMPUTE),
-        make("all-lane-rules", "lane-rules", "RECORD=1", track=COMPUTE),
+        make("release", "release", "OPTIONS=--allow-uncommitted --all-pythons", track=STARTED),
+        python("all-programs", "-m", "support.systems.prepared", "--slow", track=STARTED),
+        *waiting("slow-", *SLOW, environment=NOTHING_SKIPPED),
+        contained("slow-", *SLOW, environment=NOTHING_SKIPPED),
+        in_memory("all-no-lane-memory", track=STARTED, environment=without_lane),
+        *waiting("all-no-lane-", *QUICK, environment=without_lane),
+        contained("all-no-lane-", *QUICK, environment=without_lane),
+        make("all-sim-rules", "sim", "RULES=1", "RECORD=1", track=IDLE),
+        make("all-elections-rules", "sim-elections", "RULES=1", "RECORD=1", track=IDLE),
+        make("all-models-rules", "models", "RULES=1", "RECORD=1", track=IDLE),
+        # Its tests have time limits: it comes when all that would keep it from running is over.
+        make("all-lane-rules", "lane-rules", "RECORD=1", track=IDLE, after=("all-no-lane-interop",)),
     ]
 
 

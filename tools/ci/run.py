@@ -2,7 +2,7 @@
 
     test       all tests but the slow ones (`make test`)
     ci         these, the checks, the simulations, and the rest of `.ci/run`
-    nightly    in full what `.ci/run` does by shares (`make nightly`); notes what passed
+    nightly    in full what `.ci/run` does by shares or leaves out (`make nightly`); notes what passed
     times      writes docs/ci-times.md from the last run in this clone (`make ci-times`)
 
 `--parts` runs some parts of a plan, with nothing that they come after. Exit code 1 when a part failed, or,
@@ -16,7 +16,7 @@ import shutil
 import signal
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from ci import full_runs
@@ -66,16 +66,17 @@ def summed(outcomes: Sequence[Outcome], counts: Counts, seconds: float) -> str:
     return "\n".join(lines)
 
 
-def note_full_runs(outcomes: Sequence[Outcome], at: str, date: str) -> None:
-    """Note the parts that passed in full."""
-    runs = full_runs.load()
-    runs |= {
-        each.part.name: full_runs.FullRun(at, date, round(each.seconds, 1))
-        for each in outcomes
-        if each.code == 0
-    }
-    full_runs.save(runs)
-    print("commit .ci/full-runs.json and .ci/passed-rules")
+def noted(
+    known: Mapping[str, full_runs.FullRun], outcomes: Iterable[Outcome], at: str, date: str
+) -> dict[str, full_runs.FullRun]:
+    """Return the last full runs, with those parts that have passed now."""
+    runs = dict(known)
+    for each in outcomes:
+        if each.code == 0:
+            name = each.part.name
+            _, counts = read_tests(FOLDER, [name])
+            runs[name] = full_runs.FullRun(at, date, round(each.seconds, 1), counts.passed, counts.skipped)
+    return runs
 
 
 def run(plan: str, names: Sequence[str]) -> int:
@@ -87,8 +88,13 @@ def run(plan: str, names: Sequence[str]) -> int:
             "files were changed since the last commit, which a full run would be noted for: commit first"
         )
     print(f"{plan}: commit {at[:8]}, {date}, {os.cpu_count()} cores, {len(parts)} parts")
-    for line in list(lacking()) or ["nothing is missing on this machine"]:
+    missing = list(lacking(slow=noting))
+    for line in missing or ["nothing is missing on this machine"]:
         print(f"    {line}")
+    if noting and missing and any(part.tests for part in parts):
+        sys.exit(
+            "tests would be skipped, so the run would not be full: `.ci/run nightly` installs all on Debian"
+        )
     shutil.rmtree(FOLDER, ignore_errors=True)
     FOLDER.mkdir(parents=True)
     began = time.monotonic()
@@ -96,7 +102,12 @@ def run(plan: str, names: Sequence[str]) -> int:
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may have had it ignored
     handed = {name: value for name, value in os.environ.items() if name not in NOT_HANDED_ON}
     runner = Run(parts, FOLDER, handed)
-    outcomes = runner()
+    try:
+        outcomes = runner()
+    finally:
+        if noting:  # what has passed by then, also where somebody interrupts the rest
+            full_runs.save(noted(full_runs.load(), runner.outcomes.values(), at, date))
+            print("commit .ci/full-runs.json and .ci/passed-rules")
     seconds = time.monotonic() - began
     tests, counts = read_tests(FOLDER, [part.name for part in parts if part.tests])
     if whole:
@@ -110,8 +121,6 @@ def run(plan: str, names: Sequence[str]) -> int:
     if whole:
         old, said = full_runs.check(part.name for part in PLANS["nightly"]())
         print(said)
-    if noting:
-        note_full_runs(outcomes, at, date)
     print(summed(outcomes, counts, seconds))
     return int(bool(old) or any(each.code != 0 for each in outcomes))
 

@@ -302,13 +302,19 @@ impl Load {
         self.fill(now)
     }
 
-    /// The connection with a call that waits for too long, and what to say of it.
+    /// The connection with a call that waits for too long, for its answer or to be made, and what to say of it.
     pub fn late(&self, now_ns: i64) -> Option<(usize, Fault)> {
+        let limit_s = CALL_NS_MAX / 1_000_000_000;
         let is_late = |target: &Target| {
             target.connection.oldest_ns().is_some_and(|began_ns| now_ns - began_ns > CALL_NS_MAX)
         };
-        let number = self.targets.iter().position(is_late)?;
-        Some((number, Fault(format!("a call has had no answer for {} s", CALL_NS_MAX / 1_000_000_000))))
+        if let Some(number) = self.targets.iter().position(is_late) {
+            return Some((number, Fault(format!("a call has had no answer for {limit_s} s"))));
+        }
+        let none_under_way = self.targets.iter().all(|target| target.connection.under_way() == 0);
+        let has_begun = self.tally.began_ns > 0 && !self.is_done();
+        let is_stuck = has_begun && none_under_way && now_ns - self.tally.ended_ns > CALL_NS_MAX;
+        is_stuck.then(|| (0, Fault(format!("the server has let no call begin for {limit_s} s"))))
     }
 }
 
@@ -554,6 +560,18 @@ mod tests {
         assert_eq!(load.late(NOW.ns + CALL_NS_MAX), None);
         let fault = Fault("a call has had no answer for 10 s".into());
         assert_eq!(load.late(NOW.ns + CALL_NS_MAX + 1), Some((0, fault)));
+    }
+
+    #[test]
+    fn a_server_that_allows_no_call_ends_it() {
+        let mut load = Load::new(plan(Some(1), 1, 1), vec![(vec![], vec![1])]);
+        load.receive(0, &frame(SETTINGS, 0, 0, &[0, 3, 0, 0, 0, 0]), NOW).expect("settings");
+        assert!(load.is_ready() && !load.is_done());
+        assert_eq!(load.late(NOW.ns + CALL_NS_MAX), None);
+        let fault = Fault("the server has let no call begin for 10 s".into());
+        assert_eq!(load.late(NOW.ns + CALL_NS_MAX + 1), Some((0, fault)));
+        load.stop();
+        assert_eq!(load.late(NOW.ns + CALL_NS_MAX + 1), None);
     }
 
     #[test]

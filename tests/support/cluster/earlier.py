@@ -3,11 +3,13 @@
     services_of("3d4ebd2", tmp_path)    the package as of a commit from before the first release: no lane
     released("0.1.0")                   as its wheel has it, with the lane where it can be built
 
-A release is built from its commit, and kept by that below the user's cache.
+A release is built from its commit, and kept by that below the user's cache: where cargo is, and where it is
+not, one each.
 """
 
 import os
 import re
+import shutil
 import subprocess
 import tarfile
 import tempfile
@@ -59,8 +61,9 @@ def releases() -> dict[str, str]:
 def released(version: str) -> Path:
     """Return a directory with what the wheel of a release installs, built from its commit here."""
     commit = releases()[version]
-    if (KEPT / commit).exists():
-        return KEPT / commit
+    kept = KEPT / (commit if shutil.which("cargo") else f"{commit}-no-cargo")
+    if kept.exists():
+        return kept
     KEPT.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=KEPT) as name:
         root = Path(name)
@@ -71,8 +74,8 @@ def released(version: str) -> Path:
         (wheel,) = root.glob(f"whimbrel-{version}-*.whl")
         with ZipFile(wheel) as archive:
             archive.extractall(root / "installed")
-        (root / "installed").rename(KEPT / commit)
-    return KEPT / commit
+        (root / "installed").rename(kept)
+    return kept
 
 
 def exchange(process: Process, services: Path) -> None:

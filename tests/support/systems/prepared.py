@@ -1,6 +1,6 @@
-"""Fetches and builds the programs of others, and earlier releases of ours, that quick tests start.
+"""Fetches and builds the programs of others, and earlier releases of ours, that tests start.
 
-It is a program: `python -m support.systems.prepared`.
+It is a program: `python -m support.systems.prepared`; with `--slow` it has those of slow tests as well.
 
 Tests do so themselves where nobody has; beforehand it costs no test its time, and none is skipped because an
 installation took longer than a quick test may wait for it. What can't be had is named; the tests that need it
@@ -36,12 +36,19 @@ PROGRAMS: dict[str, Callable[[], object]] = {
     "h2spec": h2spec.prepare,
     **{f"whimbrel {version}": partial(released, version) for version in releases()},
 }
+OF_SLOW_TESTS: dict[str, Callable[[], object]] = {
+    "the SDK in Rust": lambda: sdk_programs.prepare("rust", BUILD_S),
+    "the echo client in C++": lambda: echoing.prepare("cpp"),
+    "the echo client in Go": lambda: echoing.prepare("go"),
+    "the echo client in Java": lambda: echoing.prepare("java"),
+}
+BUILD_S = 600.0  # of Rust, with all crates
 NOT_HAD = (Missing, AssertionError, OSError, subprocess.CalledProcessError, pytest.skip.Exception)
 
 
 def main() -> None:
-    """Prepare all."""
-    for name, prepare in PROGRAMS.items():
+    """Prepare all that is asked for."""
+    for name, prepare in (PROGRAMS | (OF_SLOW_TESTS if "--slow" in sys.argv[1:] else {})).items():
         began = time.monotonic()
         try:
             prepare()
