@@ -111,7 +111,7 @@ NAMED = $(if $(PARTS),--parts $(PARTS))
 test: setup ## all tests but the slow ones; says first what this machine lacks for some (PARTS="memory spark": a part of them)
 	@$(PLAN_OF_PARTS) $(or $(RUN),test) $(NAMED)
 
-nightly: setup ## in full what CI does by shares, and note that in .ci/ (PARTS="lane-rules ...": a part of it)
+nightly: setup ## in full what CI does by shares or leaves out, and note that in .ci/ (PARTS="lane-rules ...": a part of it)
 	@$(PLAN_OF_PARTS) nightly $(NAMED)
 
 ci-times: setup ## write docs/ci-times.md: what the parts and tests of the last .ci/run in this clone took

@@ -2,7 +2,8 @@
 #
 #   engine_start    uses the Docker engine that runs; else installs one where there is none and starts it
 #   engine_stop     ends the engine that engine_start has started, and only that
-#   install_missing PROGRAM:PACKAGE...    installs what is missing (Debian, as root), without starting its services
+#   install_missing PROGRAM:PACKAGE...    installs what is missing (Debian, as root), without starting its services;
+#                                         the path of a file stands for a package without a program
 #
 # A second daemon beside a running one would fight over its network: one that answers is always used.
 
@@ -17,7 +18,7 @@ engine_answers() {
 install_missing() {
     local missing=() tool
     for tool; do
-        command -v "${tool%%:*}" >/dev/null || missing+=("${tool##*:}")
+        command -v "${tool%%:*}" >/dev/null || [ -e "${tool%%:*}" ] || missing+=("${tool##*:}")
     done
     [ ${#missing[@]} -gt 0 ] || return 0
     if [ "$(id -u)" != 0 ] || ! command -v apt-get >/dev/null; then

@@ -97,8 +97,12 @@ def pytest_configure() -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what runs once more without the lane."""
+    """Mark what runs once more without the lane; refuse a mark that no run would follow."""
     for item in items:
+        if item.get_closest_marker("transport") and item.get_closest_marker("slow"):
+            raise pytest.UsageError(
+                f"{item.nodeid} is slow, so it would never run behind the other transport: take one mark away"
+            )
         if item.nodeid.startswith(LANE_TESTS) and not item.nodeid.startswith(SAME_WITHOUT_LANE):
             item.add_marker(pytest.mark.lane)
 

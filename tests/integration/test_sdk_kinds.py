@@ -190,7 +190,7 @@ def test_message_that_always_fails_becomes_one_dead_letter(
 
         until(one_letter, timeout=90, what=lambda: f"a dead letter; {consumer.lines[-8:]}", every_s=0.5)
         consumer.end()
-    # Python's SDK 5.1.2 repeats an ordered message by itself, and goes on to tell the first attempt.
+    # Python's SDK 5.1.2 repeats an ordered message by itself, and still reports attempt 1.
     attempts = ["1", "1"] if fifo and language == "python" else ["1", "2"]
     assert [line[2] for line in consumer.of("got") if line[0] == "dead-0"] == attempts, consumer.lines
     (letter,) = stored(cluster, f"%DLQ%{group}")

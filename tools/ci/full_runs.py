@@ -1,4 +1,4 @@
-"""When what `.ci/run` does by shares was last done in full: `.ci/full-runs.json`.
+"""When what `.ci/run` does by shares, or leaves out, was last done in full: `.ci/full-runs.json`.
 
 `make nightly` runs each part in full and notes commit and date of those that passed; the file is committed
 like any other. `.ci/run` fails where a part's last full run is older than `COMMITS_MAX` commits, counted

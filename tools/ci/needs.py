@@ -77,7 +77,7 @@ def etcd() -> str:
 
 def cpp() -> str:
     """Say that gRPC's C++ library is not here."""
-    missing = programs("g++", "pkg-config", "grpc_cpp_plugin")()
+    missing = programs("g++", "pkg-config")()
     if not missing and subprocess.run(["pkg-config", "--exists", "grpc++"], check=False).returncode:
         missing = "no grpc++ that pkg-config knows"
     return missing
@@ -98,7 +98,7 @@ NEEDS = (
 )
 SLOW_NEEDS = (
     Need(programs("cargo", "protoc"), "Rust's SDK", "apt install protobuf-compiler"),
-    Need(cpp, "gRPC's C++ library as a client", "apt install libgrpc++-dev protobuf-compiler-grpc"),
+    Need(cpp, "gRPC's C++ library as a client", "apt install pkg-config libgrpc++-dev"),
 )
 
 
