@@ -46,8 +46,8 @@ NO_LIMIT_S = 1_000_000
 # Of tests that yield: with little of the cores one that takes 20 s elsewhere may take minutes.
 PATIENT = ("--timeout", "480")
 SHARED_MEMORY, SHARED_MEMORY_MIN = Path("/dev/shm"), 2 << 30
-# What passed leaves nothing: by default pytest keeps the files of three runs, which memory has no room for.
-KEEP_NO_FILES = ("-o", "tmp_path_retention_policy=failed", "-o", "tmp_path_retention_count=1")
+# By default pytest keeps the files of what failed in three runs, which memory has no room for.
+KEEP_LITTLE = ("-o", "tmp_path_retention_count=1")
 
 # Tracks.
 COMPUTE, PREPARE, STARTED, SYSTEMS, IDLE = "compute", "prepare", "started", "systems", "idle"
@@ -127,7 +127,7 @@ def in_memory(name: str, *, track: str = COMPUTE, environment: Mapping[str, str]
         name,
         *QUICK,
         *WORKERS,
-        *KEEP_NO_FILES,
+        *KEEP_LITTLE,
         *IN_MEMORY,
         track=track,
         environment={**files_in_memory(), **environment},

@@ -54,6 +54,14 @@ COMMAND = "from whimbrel.cli.main import run; run()"  # `python -c` it: the inst
 INTERRUPTIBLE = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
 SERVICES = Path(__file__).resolve().parents[3] / "services"
 PYTHON = sys.executable  # what starts our processes; another environment's takes the package installed there
+# Removes nothing early and refuses nothing, however full the disk.
+ANY_DISK = {
+    "WHIMBREL_BROKER_DISK_USED_RATIO_MAX": "1",
+    "WHIMBREL_BROKER_DISK_CLEAN_RATIO": "1",
+    "WHIMBREL_BROKER_DISK_FULL_RATIO": "1",
+    "WHIMBREL_REPLICATOR_DISK_USED_RATIO_MAX": "1",
+    "WHIMBREL_REPLICATOR_DISK_CLEAN_RATIO": "1",
+}
 
 alive: set["Process"] = set()
 EXEC = "WHIMBREL_TEST_EXEC"  # in the environment: nothing is started by a fork
@@ -75,6 +83,9 @@ def environment(services: Path = SERVICES) -> dict[str, str]:
     WHIMBREL_TEST_TRANSPORT=native lets all servers serve that way; WHIMBREL_CLIENT_TRANSPORT=native lets
     all clients call that way, those in the tests' own process as well. WHIMBREL_TEST_LANE=off lets all go
     without the compiled lane.
+
+    How full the machine's disk is changes nothing: tests of full disks have disks of their own, and say their
+    limits themselves.
     """
     kept = {name: value for name, value in os.environ.items() if not name.startswith("WHIMBREL_")}
     if transport := os.environ.get("WHIMBREL_TEST_TRANSPORT"):
@@ -84,7 +95,7 @@ def environment(services: Path = SERVICES) -> dict[str, str]:
     lane = os.environ.get("WHIMBREL_TEST_LANE")
     if lane and (services / "whimbrel/lane.py").exists():  # earlier versions have no such settings
         kept |= {"WHIMBREL_LANE": lane, "WHIMBREL_BROKER_LANE": lane, "WHIMBREL_REPLICATOR_LANE": lane}
-    return kept | {"PYTHONPATH": str(services), "PYTHONUNBUFFERED": "1"}
+    return kept | ANY_DISK | {"PYTHONPATH": str(services), "PYTHONUNBUFFERED": "1"}
 
 
 def transport() -> str:
