@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from containers.rig import Rig
+from containers.rig import Rig, freeze
 from stack import SERVICES
 from support.history.noting import Load
 from support.history.sdk_notes import SdkLoad
@@ -94,7 +94,7 @@ def kill(scene: Scene) -> None:
 
 def pause(scene: Scene) -> None:
     """Freeze the process: its peers' kernels still get answers from its own."""
-    scene.rig.container(scene.service).pause()
+    freeze(scene.rig.container(scene.service))
     try:
         scene.hold()
     finally:

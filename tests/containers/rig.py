@@ -20,6 +20,7 @@ import docker
 import docker.errors
 
 from stack import ROOT, SERVICES, Failed, Stack, ensure_base
+from support.waiting import until
 
 __all__ = [
     "HERE",
@@ -27,6 +28,7 @@ __all__ = [
     "Rig",
     "engine_problem",
     "free_ports",
+    "freeze",
     "network_image",
     "our_image",
     "sdk_image",
@@ -39,6 +41,7 @@ PROJECT = re.compile(r"whimbrel-test-(\d+)-\d+")
 PROJECT_LABEL, SERVICE_LABEL = "com.docker.compose.project", "com.docker.compose.service"
 SMALL_LOG_FILE = 1 << 20
 LOG_FILE = 16 << 20
+FREEZE_S = 20.0  # to pause a container; mostly milliseconds
 numbers = itertools.count()
 
 
@@ -122,6 +125,21 @@ def sweep(client: Any) -> None:
             match = PROJECT.fullmatch(labels.get(PROJECT_LABEL, ""))
             if match and not Path(f"/proc/{match[1]}").exists():
                 remove(found)
+
+
+def freeze(container: Any) -> None:
+    """Pause a container; an engine that gives up, its processes being busy in the kernel, is asked again."""
+
+    def frozen() -> bool:
+        try:
+            container.pause()
+        except docker.errors.APIError as error:
+            if "unable to freeze" not in str(error):
+                raise
+            return False
+        return True
+
+    until(frozen, timeout=FREEZE_S, what=f"the engine pausing {container.name}")
 
 
 class Rig:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from containers.rig import LOG_FILE, LOGS, free_ports, numbers
+from containers.rig import LOG_FILE, LOGS, free_ports, freeze, numbers
 from stack import GROUP_SERVICES, Stack
 from support.history.noting import Load, read_all
 from support.waiting import elapse, until
@@ -152,7 +152,7 @@ def test_one_etcd_may_be_stopped_and_nobody_is_elected_without_any(group: Group,
         group.container(f"{kind}-{leader}").start()
     group.await_well()
     for number in (2, 3):
-        group.container(f"etcd-{number}").pause()
+        freeze(group.container(f"etcd-{number}"))
     until(
         lambda: "the coordinator does not answer" in group.status()[1],
         timeout=RECOVERY_S,
@@ -211,7 +211,7 @@ def killed(group: Group, services: Sequence[str]) -> None:
 def paused(group: Group, services: Sequence[str]) -> None:
     """Let them hang for a while."""
     for service in services:
-        group.container(service).pause()
+        freeze(group.container(service))
     elapse(HOLD_S)
     for service in services:
         group.container(service).unpause()
