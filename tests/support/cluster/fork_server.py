@@ -44,6 +44,7 @@ IMPORTED = (
     "uvloop",
 )
 ANSWER_S = 30.0  # it answers at once; a machine may be busy
+REAPED_S = 10.0
 
 
 class Forked:
@@ -73,9 +74,12 @@ class Forked:
             poll.register(self.ended, select.POLLIN)
             if not poll.poll(None if timeout is None else timeout * 1000):
                 raise subprocess.TimeoutExpired(f"the child {self.pid}", timeout or 0.0)
-        code = self.poll()
-        assert code is not None
-        return code
+        from support.waiting import until  # the server, which this file is as a program, has no such path
+
+        # A tracer, strace for instance, is told of the end before the parent.
+        until(lambda: self.poll() is not None, timeout=REAPED_S, what=f"the code of the child {self.pid}")
+        assert self.returncode is not None
+        return self.returncode
 
 
 class ForkServer:

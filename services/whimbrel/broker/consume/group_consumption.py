@@ -126,6 +126,7 @@ class GroupConsumption:
     def open(self) -> None:
         """Load the lease state and begin to write it down."""
         self.lease_store.open()
+        self.table.taken_over()
         while self.to_rest or self.table.uncompared or not self.look_at:
             self.sweep()
         self.wakeups.arm_timer()

@@ -19,6 +19,11 @@ An *order* says under which attempt id the leases of a serial were taken (ordere
 did not get the answer asks again with the same id, and gets the same messages again. One that is lost, or
 comes where nothing is known of its queue's epoch, costs such a client the wait for the visible time.
 
+**Renewals.** What was handed out just before a broker died may never have reached its client, which lives on
+and would have it renewed for hours. So who takes its leases over (`taken_over`), the same broker after a
+restart among them, does not renew those of the last `UNSURE_MS` before the newest one: they come again when
+their time is over. What was handed out earlier has come, or its connection has broken before.
+
 States that nobody uses are kept as bare positions (`resting.py`), and are made again when asked for.
 
 The bytes of entries are in `lease_codec.py`. Times are epoch milliseconds and handed in. Writing entries
@@ -42,10 +47,13 @@ from whimbrel.broker.consume.queue_leases import (
 )
 from whimbrel.broker.consume.resting import Position, RestingPositions
 
-__all__ = ["RELEASE_MS", "TAKEN_AHEAD_MS", "Judge", "LeaseTable"]
+__all__ = ["RELEASE_MS", "TAKEN_AHEAD_MS", "UNSURE_MS", "Judge", "LeaseTable"]
 
 # When the messages of a client that has gone become visible; RocketMQ: the same.
 RELEASE_MS = 1_000
+# Of the last deliveries of a broker that has died: the answer to a receive may have been lost on its way. A
+# client that gets none within its deadline, 20 s and a few, has broken the connection.
+UNSURE_MS = 30_000
 # Clocks may differ by so much; messages are held for as much longer then, at most.
 TAKEN_AHEAD_MS = 5_000
 # Leases that `taken_ahead` compares in one call, those of one state more at most: 6 ms for each 10,000.
@@ -97,6 +105,7 @@ class LeaseTable:
         self.renewal_count = 0  # orders renewals of equal time
         # Whose leases `taken_ahead` is to compare with the clock: those that came from elsewhere, or all.
         self.uncompared: dict[QueueLeases, None] = {}
+        self.unsure = range(0)  # serials of deliveries that may not have arrived: they are not renewed
 
     def state(self, group: str, topic: str, queue_id: int) -> QueueLeases:
         """Return the state, new when there is none."""
@@ -311,13 +320,18 @@ class LeaseTable:
                     changes.append((state, start, stop, ours))
         return changes
 
+    def taken_over(self) -> None:
+        """Take the leases that are here for those of a broker that has died, perhaps of this one before."""
+        newest = self.serial
+        self.unsure = range(max(serial_ms(newest) - UNSURE_MS, 0) << 20, newest + 1)
+
     def renewals_due(self, now: int, alive: Callable[[str, str], bool], wait_ms: WaitAfter) -> list[Change]:
         """Return the renewals to make now; to be called again at `next_renewal`."""
         changes: list[Change] = []
         while self.renewals and self.renewals[0][0] <= now:
             at, _, state = heapq.heappop(self.renewals)
             if state.renew_at == at:
-                changes += state.renewals_due(now, alive, wait_ms)
+                changes += state.renewals_due(now, alive, wait_ms, self.unsure)
                 state.renew_at = inf
                 self.schedule_renewals(state)
         return changes

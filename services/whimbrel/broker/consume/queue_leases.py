@@ -21,7 +21,7 @@ How states of several brokers merge is told in `leases.py`. Times are epoch mill
 
 import heapq
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from enum import Enum
 from math import inf
 from typing import TypeAlias
@@ -318,10 +318,17 @@ class QueueLeases:
         held = {lease.serial for lease in self.leases.values()}
         return [Order(*item) for item in self.orders.items() if item[0] in held]
 
-    def renewals_due(self, now: int, alive: Callable[[str, str], bool], wait_ms: WaitAfter) -> "list[Change]":
+    def renewals_due(
+        self,
+        now: int,
+        alive: Callable[[str, str], bool],
+        wait_ms: WaitAfter,
+        unsure: Container[int] = (),
+    ) -> "list[Change]":
         """Return the renewals to make now: those of clients that are `alive(group, client_id)`.
 
-        A lease that was renewed for `RENEW_TOTAL_MS` has failed, and comes again after the group's wait.
+        A lease that was renewed for `RENEW_TOTAL_MS` has failed, and comes again after the group's wait. One
+        whose serial is `unsure` may not have reached its client, and is not renewed.
         """
         changes: list[Change] = []
         again = []
@@ -337,6 +344,8 @@ class QueueLeases:
                     auto_renew=False,
                 )
                 changes += [(self, first, end, ended) for first, end in runs]
+            elif lease.serial in unsure:
+                continue
             elif alive(self.group, lease.client_id):
                 renewed = lease._replace(revision=lease.revision + 1, visible_at=now + RENEW_MS)
                 changes += [(self, first, end, renewed) for first, end in runs]

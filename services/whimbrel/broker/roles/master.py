@@ -628,12 +628,13 @@ class MasterRole(Role):
         self.facts_changed()
 
     def begin_serving(self) -> None:
-        """Cut what leases say beyond the log, and serve consumers.
+        """Cut what leases say beyond the log, take over those of the master before, and serve consumers.
 
         Of a leader that was elected none does, unless a majority has lost its power under asynchronous flush:
         consumers get what is committed only, and all that was is in this log.
         """
         clamped = self.consumption.positions.clamp_to_log()
+        self.consumption.table.taken_over()
         if self.state is None:
             return
         if clamped:

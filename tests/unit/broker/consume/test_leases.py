@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from whimbrel.broker.consume.lease_codec import EntryEncoder, Lease, Order
-from whimbrel.broker.consume.leases import LeaseTable
+from whimbrel.broker.consume.leases import UNSURE_MS, LeaseTable
 from whimbrel.broker.consume.queue_leases import ORDERS_MAX, ORDERS_SLACK, RENEW_MS, QueueLeases, Standing
 from whimbrel.broker.consume.receipts import ReceiptHandle
 from whimbrel.errors import InvalidReceiptHandle
@@ -160,6 +160,25 @@ def test_renewals_keep_what_is_still_held(table: LeaseTable, state: QueueLeases)
     ]
     table.apply(changes)
     assert table.next_renewal() == at + RENEW_MS - 10_000
+
+
+def test_what_a_broker_that_died_has_handed_out_last_is_not_renewed(
+    table: LeaseTable, state: QueueLeases
+) -> None:
+    """Its answer may have been lost, and the client that lives on would have it renewed for hours."""
+    begun = 1_000_000
+    now = begun + RENEW_MS
+    for number, age_ms in enumerate((UNSURE_MS + 1, UNSURE_MS, 0, 0)):
+        serial, taken_at = table.next_serial(begun - age_ms), begun - age_ms
+        held = lease(serial, now, taken_at=taken_at, auto_renew=True, client_id="c")
+        table.apply([(state, number, number + 1, held)])
+        if number == 2:
+            table.taken_over()
+    changes = table.renewals_due(now, lambda *_: True, at_once)
+    assert [(first, end) for _, first, end, _ in changes] == [(0, 1), (3, 4)]
+    table.apply(changes)
+    assert [offset for offset in range(4) if state.leases[offset].visible_at <= now] == [1, 2]
+    assert table.next_renewal() == now + RENEW_MS - 10_000
 
 
 def test_renewal_asks_again_while_the_client_is_away(table: LeaseTable, state: QueueLeases) -> None:
