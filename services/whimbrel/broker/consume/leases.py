@@ -20,9 +20,10 @@ did not get the answer asks again with the same id, and gets the same messages a
 comes where nothing is known of its queue's epoch, costs such a client the wait for the visible time.
 
 **Renewals.** What was handed out just before a broker died may never have reached its client, which lives on
-and would have it renewed for hours. So who takes its leases over (`taken_over`), the same broker after a
-restart among them, does not renew those of the last `UNSURE_MS` before the newest one: they come again when
-their time is over. What was handed out earlier has come, or its connection has broken before.
+and would have it renewed for hours. So who takes its leases over (`taken_over`) does not renew those of the
+last `UNSURE_MS` before the newest one: they come again when their time is over. What was handed out earlier
+has come, or its connection has broken before. That is done by a broker that starts, by a master again as it
+begins to lead, when others have told what they know, and by a slave whose master is gone.
 
 States that nobody uses are kept as bare positions (`resting.py`), and are made again when asked for.
 
@@ -321,9 +322,13 @@ class LeaseTable:
         return changes
 
     def taken_over(self) -> None:
-        """Take the leases that are here for those of a broker that has died, perhaps of this one before."""
+        """Take the leases that are here for those of a broker that has died, perhaps of this one before.
+
+        Called again, it adds those that have come since: what was unsure before still is.
+        """
         newest = self.serial
-        self.unsure = range(max(serial_ms(newest) - UNSURE_MS, 0) << 20, newest + 1)
+        oldest = max(serial_ms(newest) - UNSURE_MS, 0) << 20
+        self.unsure = range(min(self.unsure.start, oldest) if self.unsure else oldest, newest + 1)
 
     def renewals_due(self, now: int, alive: Callable[[str, str], bool], wait_ms: WaitAfter) -> list[Change]:
         """Return the renewals to make now; to be called again at `next_renewal`."""

@@ -97,6 +97,7 @@ class MasterRole(Role):
         self.state: LeaderState | None = None  # of a leader that was elected
         self.broker_lane: BrokerLane | None = None  # once it serves, with the compiled lane
         self.tables_taken = False  # another member's were newer
+        self.led = False  # it has begun to lead, at some time
         self.clamped = 0  # queues of which leases went beyond the log when this leader began to serve
 
     # Opening
@@ -610,6 +611,9 @@ class MasterRole(Role):
     def leadership_changed(self) -> None:
         """Do what leading, or no longer being allowed to write, asks for."""
         if self.leadership.leads:
+            if not self.led:
+                self.led = True
+                self.consumption.table.taken_over()  # what others have told of, before anything is handed out
             if self.state is not None and not self.state.begun:
                 self.state.begin()
             self.lease_streams.push()
@@ -628,13 +632,12 @@ class MasterRole(Role):
         self.facts_changed()
 
     def begin_serving(self) -> None:
-        """Cut what leases say beyond the log, take over those of the master before, and serve consumers.
+        """Cut what leases say beyond the log, and serve consumers.
 
         Of a leader that was elected none does, unless a majority has lost its power under asynchronous flush:
         consumers get what is committed only, and all that was is in this log.
         """
         clamped = self.consumption.positions.clamp_to_log()
-        self.consumption.table.taken_over()
         if self.state is None:
             return
         if clamped:

@@ -296,6 +296,10 @@ class SlaveRole(Role):
             self.masterless.add(nameserver)
         if self.may_order() != self.orders:
             self.orders = not self.orders
+            if (
+                self.orders
+            ):  # receives come here now, from clients that may not have got the master's last answer
+                self.consumption.table.taken_over()
             logger.info(
                 "ordered groups are served %s", "here: there is no master" if self.orders else "by the master"
             )

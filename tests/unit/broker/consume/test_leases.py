@@ -181,6 +181,18 @@ def test_what_a_broker_that_died_has_handed_out_last_is_not_renewed(
     assert table.next_renewal() == now + RENEW_MS - 10_000
 
 
+def test_what_was_unsure_stays_so_when_others_tell_of_later_deliveries(table: LeaseTable) -> None:
+    table.taken_over()
+    assert 1 not in table.unsure
+    first = table.next_serial(1_000_000)
+    table.taken_over()
+    later = table.next_serial(2_000_000)
+    assert first in table.unsure and later not in table.unsure
+    table.taken_over()
+    assert first in table.unsure and later in table.unsure
+    assert table.next_serial(2_000_000) not in table.unsure
+
+
 def test_renewal_asks_again_while_the_client_is_away(table: LeaseTable, state: QueueLeases) -> None:
     table.apply([(state, 0, 1, lease(visible_at=RENEW_MS, auto_renew=True, client_id="c"))])
     asked: list[tuple[str, str]] = []
