@@ -22,6 +22,8 @@ import fcntl
 import mmap
 import os
 import resource
+import shutil
+import stat
 import struct
 import sys
 import threading
@@ -30,7 +32,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from functools import cache, cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from whimbrel.errors import StoreError
 from whimbrel.lane import Lane
@@ -38,7 +40,16 @@ from whimbrel.lane import Lane
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
-__all__ = ["FILES", "MACHINE", "Files", "Machine", "Worker", "mappings_allowed", "open_files_limit"]
+__all__ = [
+    "FILES",
+    "MACHINE",
+    "Files",
+    "Identity",
+    "Machine",
+    "Worker",
+    "mappings_allowed",
+    "open_files_limit",
+]
 
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 MAP_COUNT = Path("/proc/sys/vm/max_map_count")
@@ -52,12 +63,44 @@ OPEN_FILES_WANTED = 1 << 16  # a connection holds a descriptor, and the usual so
 FLOCK = struct.Struct("@hhqqi0q")  # struct flock: type, whence, start, length, pid
 CREATE = os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
 COPY_BYTES = 1 << 20
+AT_EMPTY_PATH = 0x1000
+STATX_INO, STATX_BTIME = 0x100, 0x800
+STATX_BYTES = 256
+STATX = struct.Struct("=I28xQ40xqI")  # struct statx: mask, inode, birth time in seconds and nanoseconds
+FS_IOC_GETVERSION = 0x80087601
+STATFS_BYTES = 256
+STATFS = struct.Struct("@l")  # struct statfs: the type
+# FUSE and virtiofs, NFS, 9p, SMB in three forms: what they say of inodes may change with each mount.
+CHANGING_INODES = frozenset({0x65735546, 0x6969, 0x01021997, 0xFF534D42, 0xFE534D42, 0x517B})
 
 libc = ctypes.CDLL(None, use_errno=True)
 libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
 libc.fallocate.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64]
 libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
 libc.mmap.restype = ctypes.c_void_p
+
+
+class Identity(NamedTuple):
+    """What tells a file from any copy of it, as long as its file system is the same.
+
+    An inode alone does not: `rm` and `cp` reuse it. Neither does the device's number, which changes with a
+    reboot.
+
+    Attributes:
+        birth_ns: when it was made, since the epoch; 0 where the file system does not say.
+        generation: of the inode, as drawn when the file was made; -1 where the file system has none.
+    """
+
+    inode: int
+    birth_ns: int
+    generation: int
+
+    def is_copy_of(self, other: "Identity") -> bool:
+        """Return whether this can't be the same file."""
+        if self.inode != other.inode:
+            return True
+        births, generations = {self.birth_ns, other.birth_ns}, {self.generation, other.generation}
+        return (len(births) > 1 and 0 not in births) or (len(generations) > 1 and -1 not in generations)
 
 
 class Files:
@@ -74,6 +117,13 @@ class Files:
     def fstat(self, fd: int) -> os.stat_result:
         """As `os.fstat`."""
         return os.fstat(fd)
+
+    def identity(self, fd: int) -> Identity | None:
+        """Return what tells a file from its copies; None where the file system has nothing that stays.
+
+        By statx(2), FS_IOC_GETVERSION of ioctl_fs(2), and the type by fstatfs(2).
+        """
+        return identity_of(fd)
 
     def pread(self, fd: int, length: int, position: int) -> bytes:
         """As `os.pread`."""
@@ -152,6 +202,17 @@ class Files:
     def remove(self, path: Path) -> None:
         """As `os.unlink`."""
         os.unlink(path)
+
+    def real_path(self, path: Path) -> Path:
+        """As `os.path.realpath`."""
+        return Path(os.path.realpath(path))
+
+    def copy_status(self, old: Path, new: Path) -> None:
+        """Give a file the times and the mode of another one, and its owner where that is allowed."""
+        shutil.copystat(old, new)
+        found = os.stat(old)
+        with contextlib.suppress(PermissionError):
+            os.chown(new, found.st_uid, found.st_gid)
 
     def flock(self, fd: int, operation: int) -> None:
         """As `fcntl.flock`."""
@@ -246,6 +307,17 @@ class Files:
             if not missing_ok:
                 raise
 
+    def remove_tree(self, path: Path) -> None:
+        """Remove a file, or a directory with all that is in it; nothing where there is none."""
+        if not self.exists(path):
+            return
+        if not stat.S_ISDIR(self.stat(path).st_mode):
+            self.unlink(path)
+            return
+        for name in self.names(path):
+            self.remove_tree(path / name)
+        self.rmdir(path)
+
     def read_bytes(self, path: Path) -> bytes:
         """Return a whole file."""
         fd = self.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -295,6 +367,23 @@ class Files:
         if self.exists(path):
             self.unlink(path)
             self.sync_directory(path.parent)
+
+
+def identity_of(fd: int) -> Identity | None:
+    """See `Files.identity`."""
+    kind, found = ctypes.create_string_buffer(STATFS_BYTES), ctypes.create_string_buffer(STATX_BYTES)
+    if libc.fstatfs(fd, kind) or STATFS.unpack_from(kind)[0] & 0xFFFFFFFF in CHANGING_INODES:
+        return None
+    statx = getattr(libc, "statx", None)  # glibc 2.28, musl 1.2.5
+    if statx is None or statx(fd, b"", AT_EMPTY_PATH, STATX_INO | STATX_BTIME, found):
+        return None
+    mask, inode, seconds, nanoseconds = STATX.unpack_from(found)
+    birth_ns = seconds * 1_000_000_000 + nanoseconds if mask & STATX_BTIME else 0
+    try:
+        generation = int.from_bytes(fcntl.ioctl(fd, FS_IOC_GETVERSION, bytes(8))[:4], sys.byteorder)
+    except OSError:
+        generation = -1
+    return Identity(inode, birth_ns, generation) if birth_ns or generation >= 0 else None
 
 
 if sys.version_info >= (3, 13):

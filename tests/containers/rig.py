@@ -20,6 +20,7 @@ import docker
 import docker.errors
 
 from stack import ROOT, SERVICES, Failed, Stack, ensure_base
+from support.pages import Page
 from support.waiting import until
 
 __all__ = [
@@ -35,6 +36,7 @@ __all__ = [
     "sweep",
 ]
 
+PAGE = Page("docs/containers.md")
 HERE = Path(__file__).resolve().parent
 LOGS = ROOT / "build" / "container-logs"
 PROJECT = re.compile(r"whimbrel-test-(\d+)-\d+")
@@ -182,7 +184,7 @@ class Rig:
 
     def up(self) -> dict[str, float]:
         """Start everything; return the seconds that each took to be healthy."""
-        self.stack.compose("up", "-d", quiet=True)
+        self.stack.compose(*PAGE["docker compose up"].words()[2:], "-d", quiet=True)
         healthy = self.stack.wait_healthy()
         self.stack.wait_usable()
         return healthy

@@ -11,6 +11,7 @@ import pytest
 
 from containers.rig import Rig
 from stack import SERVICES, Failed, Stack
+from support.pages import Page
 from support.waiting import until
 from whimbrel.client import Message
 from whimbrel.client.sync import Producer
@@ -18,6 +19,7 @@ from whimbrel.lane import Lane, sources
 
 pytestmark = [pytest.mark.docker, pytest.mark.timeout(240)]
 
+PAGE = Page("docs/containers.md")
 GRACE_S = 15.0  # docker-compose.yml's stop_grace_period
 COUNT = 200
 
@@ -44,6 +46,13 @@ def test_all_become_healthy(rig: Rig, measured: Callable[[str], None]) -> None:
     healthy = rig.stack.wait_healthy()
     assert healthy.keys() == set(SERVICES)
     measured(", ".join(f"{service} {took:.1f} s" for service, took in healthy.items()))
+
+
+def test_status_is_shown_inside_the_network(rig: Rig) -> None:
+    port = rig.stack.port("NAMESERVER_PORT", 8081)
+    written = PAGE["docker compose exec nameserver whimbrel replication status --endpoint nameserver:8081"]
+    places = {"exec": ("exec", "-T"), "nameserver:8081": f"nameserver:{port}"}  # there is no terminal
+    assert "broker-a" in rig.stack.compose(*written.words(places)[2:], quiet=True)
 
 
 @pytest.mark.parametrize("service", SERVICES)

@@ -14,12 +14,14 @@ import pytest
 from containers.rig import LOG_FILE, LOGS, free_ports, freeze, numbers
 from stack import GROUP_SERVICES, Stack
 from support.history.noting import Load, read_all
+from support.pages import Page
 from support.waiting import elapse, until
 from whimbrel.client import sync
 from whimbrel.errors import WhimbrelError
 
 pytestmark = [pytest.mark.docker, pytest.mark.timeout(240)]
 
+PAGE = Page("docs/containers.md")
 RECOVERY_S = 60.0
 MEMBERS = (1, 2, 3)
 PAUSE_S = 0.01
@@ -72,8 +74,12 @@ class Group:
 
     def status(self) -> tuple[int, str]:
         """Run `whimbrel replication status` in a nameserver's container."""
-        words = ["whimbrel", "replication", "status", "--endpoint", f"nameserver-1:{self.port}"]
-        done = self.container("nameserver-1").exec_run(words)
+        written = PAGE[
+            "docker exec whimbrel-group_nameserver-1_1"
+            " whimbrel replication status --endpoint nameserver-1:8081"
+        ]
+        words = written.words({"nameserver-1:8081": f"nameserver-1:{self.port}"})
+        done = self.container("nameserver-1").exec_run(words[3:])
         return done.exit_code, done.output.decode()
 
     def await_well(self) -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from support.cluster.broker_api import Api
 from support.cluster.processes import Cluster, Process
+from support.pages import Page
 from support.waiting import until
 from whimbrel.broker.produce.placement import owner_of_group
 from whimbrel.cli.main import main
@@ -19,6 +20,7 @@ from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as v2
 
 pytestmark = pytest.mark.process
 
+SCALING = Page("docs/scaling.md")
 TOPIC, QUEUES = "shared", 4
 
 
@@ -39,7 +41,8 @@ def test_a_new_master_refuses_the_message_groups_of_a_broker_that_is_away(tmp_pa
             slave = cluster.slaves[0]
             copy = tmp_path / "store-slave-1" / "whimbrel" / "shared-topics.json"
             until(lambda: copy.exists() and "broker-b" in copy.read_text(), what="the slave's copy")
-            assert main(["broker", "forget", "broker-b", "--endpoint", cluster.endpoint]) == 1  # it lives
+            forget = [*SCALING["whimbrel broker forget broker-b"].words()[1:], "--endpoint", cluster.endpoint]
+            assert main(forget) == 1  # it lives
             away.kill()
         for process in (cluster.master, cluster.master_replicator, slave, cluster.slave_replicators[0]):
             process.kill()
@@ -62,7 +65,6 @@ def test_a_new_master_refuses_the_message_groups_of_a_broker_that_is_away(tmp_pa
             until(lambda: taken(mine), timeout=30, what="the new master to take messages")
             refused = api.send(TOPIC, b"x", message_group=theirs).status
             assert refused.code == v2.HA_NOT_AVAILABLE and "broker-b" in refused.message
-            forget = ["broker", "forget", "broker-b", "--endpoint", cluster.endpoint]
             until(lambda: main(forget) == 0, timeout=40, what="the broker to be let go of", every_s=0.5)
             assert main(forget) == 0
             assert main(["broker", "forget", "broker-x", "--endpoint", cluster.endpoint]) == 1

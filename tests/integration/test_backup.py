@@ -1,7 +1,5 @@
 """Backup and restore as docs/backup.md tells them: its commands are run, on real clusters."""
 
-import re
-import shlex
 import signal
 import subprocess
 import sys
@@ -13,25 +11,24 @@ import pytest
 
 from support.cluster.broker_api import Api, log_end
 from support.cluster.processes import COMMAND, Cluster, Process
+from support.pages import Page, Written
 from support.waiting import until
 from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as v2
 
 pytestmark = pytest.mark.process
 
-PAGE = (Path(__file__).resolve().parents[2] / "docs" / "backup.md").read_text(encoding="utf-8")
+PAGE = Page("docs/backup.md")
 TOPIC, GROUP = "kept", "kept-group"
 LEASED_S = 600
 SLAVE, MASTER, BACKUP = "/data/a1", "/data/a", "/backup/broker-a"  # on the page
 
 
-def documented(command: str, places: dict[str, Path]) -> list[str]:
+def documented(written: Written, places: dict[str, Path]) -> list[str]:
     """Return the words of a command of the page, with our places for those of the page."""
-    assert re.search(rf"^ +{re.escape(command)}$", PAGE, re.MULTILINE), f"not in docs/backup.md: {command}"
-    words = shlex.split(command)
-    named = {name: str(place) for name, place in places.items()}
+    words = written.words(places)
     if words[0] == "whimbrel":
         words[:1] = [sys.executable, "-c", COMMAND]
-    return [named.get(word, word) for word in words]
+    return words
 
 
 def run(command: list[str]) -> str:
@@ -42,11 +39,11 @@ def run(command: list[str]) -> str:
 
 def keep(store: Path, backup: Path) -> None:
     places = {SLAVE: store, BACKUP: backup}
-    run(documented("cp -a --sparse=always /data/a1 /backup/broker-a", places))
+    run(documented(PAGE["cp -a --sparse=always /data/a1 /backup/broker-a"], places))
 
 
 def look_at(backup: Path) -> None:
-    found = run(documented("whimbrel store verify /backup/broker-a", {BACKUP: backup}))
+    found = run(documented(PAGE["whimbrel store verify /backup/broker-a"], {BACKUP: backup}))
     assert "no damage" in found
 
 
@@ -93,7 +90,7 @@ def test_backup_of_a_stopped_slave_becomes_a_whole_group(cluster: Cluster, tmp_p
         target = tmp_path / "second" / "store-master-0"
         target.parent.mkdir(exist_ok=True)
         places = {BACKUP: backup, MASTER: target}
-        run(documented("cp -a --sparse=always /backup/broker-a /data/a", places))
+        run(documented(PAGE["whimbrel restore /backup/broker-a /data/a"], places))
         restored.start()
         restored.wait_usable()
         in_step(restored.slaves[0], restored.master)  # whose directory was empty
@@ -120,7 +117,7 @@ def test_slave_begins_with_a_backup_and_fetches_the_rest(cluster: Cluster, tmp_p
     replicator.kill()
     run(["rm", "-r", str(slave.store)])
     places = {BACKUP: backup, SLAVE: slave.store}
-    run(documented("cp -a --sparse=always /backup/broker-a /data/a1", places))
+    run(documented(PAGE["whimbrel restore /backup/broker-a /data/a1"], places))
     cluster.restart()
     in_step(slave, cluster.master)
     assert f"asking for the log from {kept} on" in replicator.log_tail(1)

@@ -15,6 +15,7 @@ import pytest
 
 from support.cluster.processes import COMMAND, environment
 from support.cluster.processes import dev as start_dev
+from support.pages import Page
 from support.waiting import until
 from whimbrel.cli.dev_directory import running_pid
 from whimbrel.client import sync
@@ -22,6 +23,9 @@ from whimbrel.model.message import Message
 
 pytestmark = pytest.mark.process
 
+README = Page("README.md")
+BENCHMARKS = Page("docs/benchmarks.md")
+OPERATING = Page("docs/operating.md")
 RESIDENT_MB_MAX = 80
 DISK_BYTES_MAX = 300_000_000  # of a fresh cluster
 ROLES = ["nameserver", "master", "master-replicator", "slave", "slave-replicator"]
@@ -77,7 +81,7 @@ def gone(pid: int) -> bool:
 def test_it_runs_a_cluster_and_ends_it_with_nothing_left(
     tmp_path: Path, measured: Callable[[str], None]
 ) -> None:
-    with dev(tmp_path / "dev") as running:
+    with dev(tmp_path / "dev", *OPERATING["whimbrel dev"].words()[2:]) as running:
         described = running.cluster()
         processes = described["processes"]
         assert [each["role"] for each in processes] == ROLES
@@ -203,14 +207,16 @@ def test_a_strict_cluster_says_what_production_says(tmp_path: Path) -> None:
 
 def test_a_detached_cluster_is_started_shown_stopped_and_purged(tmp_path: Path) -> None:
     where = ("--dir", tmp_path / "dev")
-    absent = command("dev", "status", *where)
+    status_command = OPERATING["whimbrel dev status"].words()[1:]
+    absent = command(*status_command, *where)
     assert (absent.returncode, absent.stdout) == (1, f"stopped in {tmp_path / 'dev'}\n")
-    started = command("dev", "start", *where, "--port", "0", "--slaves", "0")
+    start_command = OPERATING["whimbrel dev start --slaves 2"].words({"2": 0})[1:]
+    started = command(*start_command, *where, "--port", "0")
     try:
         assert started.returncode == 0, started.stderr
         assert "\ncluster ready in " in started.stdout
         assert f"export WHIMBREL_DEV_DIR={tmp_path / 'dev'}" in started.stdout
-        shown = command("dev", "status", *where, "-o", "json")
+        shown = command(*status_command, *where, "-o", "json")
         status = json.loads(shown.stdout)
         assert (shown.returncode, status["state"]) == (0, "running")
         assert command("send", "orders", "hello", "--endpoint", status["endpoint"]).returncode == 0
@@ -221,7 +227,7 @@ def test_a_detached_cluster_is_started_shown_stopped_and_purged(tmp_path: Path) 
         assert refused.returncode == 1
         assert "stop it first, with `whimbrel dev stop`" in refused.stderr
     finally:
-        stopped = command("dev", "stop", *where)
+        stopped = command(*OPERATING["whimbrel dev stop"].words()[1:], *where)
     assert stopped.returncode == 0
     assert all(gone(each["pid"]) for each in status["processes"])
     assert gone(status["pid"])
@@ -230,7 +236,7 @@ def test_a_detached_cluster_is_started_shown_stopped_and_purged(tmp_path: Path) 
     assert asked.returncode == 1
     assert "this would remove" in asked.stderr
     assert (tmp_path / "dev" / "master").exists()
-    assert command("dev", "purge", *where, "--yes").returncode == 0
+    assert command(*OPERATING["whimbrel dev purge --yes"].words()[1:], *where).returncode == 0
     assert not (tmp_path / "dev").exists()
 
 
@@ -248,14 +254,16 @@ def test_a_detached_cluster_that_cannot_start_says_why_with_its_log(tmp_path: Pa
 
 def test_no_process_survives_a_killed_detached_supervisor_and_the_next_one_starts(tmp_path: Path) -> None:
     where = ("--dir", tmp_path / "dev")
-    assert command("dev", "start", *where, "--port", "0", "--slaves", "0").returncode == 0
+    start_command = README["whimbrel dev start"].words()[1:]
+    assert command(*start_command, *where, "--port", "0", "--slaves", "0").returncode == 0
     processes = json.loads((tmp_path / "dev" / "cluster.json").read_text())["processes"]
     pid = running_pid(tmp_path / "dev")
     assert pid is not None
     os.kill(pid, signal.SIGKILL)
     until(lambda: all(gone(each["pid"]) for each in processes), timeout=20, what="the end of all")
     assert command("dev", "status", *where).returncode == 1
-    assert command("dev", "start", *where, "--port", "0", "--slaves", "0").returncode == 0
+    start_command = BENCHMARKS["whimbrel dev start --slaves 0"].words()[1:]
+    assert command(*start_command, *where, "--port", "0").returncode == 0
     assert command("dev", "stop", *where).returncode == 0
 
 

@@ -13,6 +13,7 @@ import pytest
 
 from support.cluster.broker_api import message
 from support.cluster.elections import ElectedGroup, Member, bodies_of
+from support.pages import Page, Places, Written
 from support.waiting import until
 from whimbrel.cli.main import main
 from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as v2
@@ -20,7 +21,11 @@ from whimbrel.store.seat_file import SeatFile
 
 pytestmark = pytest.mark.process
 
+COMMANDS = Page("docs/commands.md")
+FAILOVER = Page("docs/failover.md")
 NAME = "broker-a"
+A_CUT = "3-00000000000000001200-00000000000000004800"  # on the pages
+A_STORE = "/var/lib/whimbrel/broker-a"  # there, too
 
 
 @pytest.fixture
@@ -53,6 +58,12 @@ class Replication:
         assert "Traceback" not in captured.err
         return Result(code, captured.out, " ".join(captured.err.split()))
 
+    def page(self, written: Written, places: Places | None = None, *more: str) -> Result:
+        """Run a command of a page, with our places for those of the page."""
+        program, name, *words = written.words(places)
+        assert (program, name) == ("whimbrel", "replication")
+        return self(*words, *more)
+
 
 @pytest.fixture
 def run(capsys: pytest.CaptureFixture[str], group: ElectedGroup) -> Replication:
@@ -60,7 +71,7 @@ def run(capsys: pytest.CaptureFixture[str], group: ElectedGroup) -> Replication:
 
 
 def turns(run: Replication) -> list[tuple[int, int, str]]:
-    result = run("history", NAME, "-o", "json")
+    result = run.page(COMMANDS["whimbrel replication history broker-a"], None, "-o", "json")
     assert result.code == 0, result.err
     return [(turn["epoch"], turn["leader"], turn["why"]) for turn in json.loads(result.out)]
 
@@ -99,7 +110,7 @@ def test_another_member_takes_over_on_request(group: ElectedGroup, run: Replicat
     leader = group.await_leader()
     chosen = other(group, leader)
     epoch = turns(run)[0][0]
-    result = run("switchover", NAME, "--to", str(chosen.number))
+    result = run.page(COMMANDS["whimbrel replication switchover broker-a --to 2"], {"2": chosen.number})
     assert result.code == 0, result.err
     assert f"member {chosen.number} leads" in result.err
     assert chosen.peer.send("t", b"second").status.code == v2.OK
@@ -137,7 +148,7 @@ def test_a_replaced_disk_votes_once_it_is_made_a_voter_again(group: ElectedGroup
     until(lambda: "does not vote" in run("status").err, timeout=10, what="a sentence on it")
     assert run("status").code == 1
     epoch = turns(run)[0][0]  # 1, unless the machine was so busy that a leader seemed to hang
-    result = run("voters", NAME, "--set", "1,2,3")
+    result = run.page(COMMANDS["whimbrel replication voters broker-a --set 1,2,3"])
     assert result.code == 0, result.err
     assert f"vote from epoch {epoch + 1} on" in result.err, turns(run)
     until(lambda: run("status").code == 0, timeout=15, what="a group in order")
@@ -198,28 +209,46 @@ def test_what_was_cut_is_listed_shown_and_put_back_once(group: ElectedGroup, run
     until(lambda: send(successor, "t", b"sent again", "id-again") == v2.OK, timeout=10)
     leader.start()
     until(lambda: run("status").code == 0, timeout=15, what="a group in order")
-    (cut,) = json.loads(run("cut", "list", "-o", "json").out)
+    (cut,) = json.loads(run.page(FAILOVER["whimbrel replication cut list"], None, "-o", "json").out)
+    place = {A_CUT: cut["cut"]}
     assert cut["member"] == leader.number and cut["records"] == 3 and cut["replayed"] == "no"
     assert cut["epoch"] == epoch and cut["to"] - cut["from"] == cut["bytes"]
-    shown = json.loads(run("cut", "show", cut["cut"], "-n", "1", "-o", "json").out)
+    show = COMMANDS[
+        "whimbrel replication cut show 3-00000000000000001200-00000000000000004800 -n 100 -o json"
+    ]
+    shown = json.loads(run.page(show, {**place, "100": 1}).out)
     rest = json.loads(run("cut", "show", cut["cut"], "--from", str(shown["next"]), "-o", "json").out)
     ids = [each["message_id"] for each in (*shown["records"], *rest["records"])]
     assert sorted(ids) == ["id-again", "id-late", "id-lost"] and rest["next"] == -1
-    dry = run("cut", "replay", cut["cut"], "--dry-run")
-    assert dry.code == 0 and "2 would be put back, 1 are in their topics already" in dry.err
+    assert (
+        "id-lost"
+        in run.page(
+            FAILOVER["whimbrel replication cut show 3-00000000000000001200-00000000000000004800"], place
+        ).out
+    )
+    for written in (
+        COMMANDS["whimbrel replication cut replay 3-00000000000000001200-00000000000000004800 --dry-run"],
+        FAILOVER["whimbrel replication cut replay 3-00000000000000001200-00000000000000004800 --dry-run"],
+    ):
+        dry = run.page(written, place)
+        assert dry.code == 0 and "2 would be put back, 1 are in their topics already" in dry.err
     assert b"lost" not in bodies_of(successor.peer)
-    done = run("cut", "replay", cut["cut"])
+    done = run.page(
+        FAILOVER["whimbrel replication cut replay 3-00000000000000001200-00000000000000004800"], place
+    )
     assert done.code == 0 and "2 put back, 1 are in their topics already, 0 refused" in done.err
     again = run("cut", "replay", cut["cut"])
     assert again.code == 0 and "2 put back, 1 were there, 0 refused; --again goes" in again.err
     repeated = run("cut", "replay", cut["cut"], "--again", "-o", "json")
     assert json.loads(repeated.out)["present"] == 3
-    (cut,) = json.loads(run("cut", "list", "--member", str(leader.number), "-o", "json").out)
+    of_member = COMMANDS["whimbrel replication cut list --broker broker-a --member 1"]
+    (cut,) = json.loads(run.page(of_member, {"1": leader.number}, "-o", "json").out)
     assert cut["replayed"] == "yes"
     assert sorted(bodies_of(successor.peer)) == [b"first", b"lost", b"sent again"]
     until(lambda: bodies_of(successor.peer, "late") == [b"later"], timeout=30, what="the delayed one")
     store = str(leader.broker.store)
-    (offline,) = json.loads(run("cut", "list", "--store", store, "-o", "json").out)
+    at_rest = COMMANDS["whimbrel replication cut list --store /var/lib/whimbrel/broker-a"]
+    (offline,) = json.loads(run.page(at_rest, {A_STORE: store}, "-o", "json").out)
     assert offline["cut"] == cut["cut"] and offline["replayed"] == "yes"
     assert "id-lost" in run("cut", "show", cut["cut"], "--store", store).out
     refused = run("cut", "replay", cut["cut"], "--store", store, "--again")
@@ -247,12 +276,13 @@ def test_two_of_three_are_lost_for_good(group: ElectedGroup, run: Replication) -
         group.await_leader(timeout=4)
     assert "`whimbrel replication failover` shows what would be lost" in run("status").err
     number = str(survivor.number)
-    plan = run("failover", NAME, "--to", number)
+    plan = run.page(COMMANDS["whimbrel replication failover broker-a --to 3"], {"3": number})
     assert plan.code == 0 and "nothing was done" in plan.err and "does not answer" in plan.out
     absent = run("failover", NAME, "--to", str(last.number))
     assert absent.code == 1 and f"member {last.number} of {NAME} is not there" in absent.err
     epoch = turns(run)[0][0]
-    done = run("failover", NAME, "--to", number, "--accept-loss", "--yes")
+    accept = COMMANDS["whimbrel replication failover broker-a --to 3 --accept-loss"]
+    done = run.page(accept, {"3": number}, "--yes")
     assert done.code == 0, done.err
     assert f"member {number} leads epoch {epoch + 1}; members {number} vote" in done.err
     assert turns(run)[0][2].startswith("an operator accepted")
@@ -286,7 +316,8 @@ def test_a_member_whose_store_is_emptied_follows_anew(group: ElectedGroup, run: 
     assert "member 9 is not there" in run("reinit", NAME, "--member", "9", "--yes").err
     until(lambda: len(leader.view().slaves) == 2, timeout=10)
     assert leader.peer.send("t", b"second").status.code == v2.OK
-    until(lambda: run("reinit", NAME, "--member", number, "--yes").code == 0, timeout=10)
+    empty = COMMANDS["whimbrel replication reinit broker-a --member 2 --yes"]
+    until(lambda: run.page(empty, {"2": number}).code == 0, timeout=10)
     assert "is emptied" in emptied.replicator.log_tail(20)
     until(lambda: run("status").code == 0, timeout=15, what="a group in order")
     assert emptied.view().election.may_lead and sorted(bodies_of(emptied.peer)) == [b"first", b"second"]
@@ -298,7 +329,7 @@ def test_a_member_whose_store_is_emptied_follows_anew(group: ElectedGroup, run: 
 def test_a_member_that_lacks_what_its_leader_no_longer_has_is_told_what_to_do(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with ElectedGroup(tmp_path, disk_used_ratio_max=0.0, disk_clean_ratio=0.0) as group:
+    with ElectedGroup(tmp_path, full_disk="drop", disk_used_ratio_max=0.0, disk_clean_ratio=0.0) as group:
         run = Replication(capsys, group)
         leader = group.await_leader()
         until(lambda: leader.peer.send("t", b"first").status.code == v2.OK, timeout=10)
@@ -383,9 +414,10 @@ def test_a_member_at_rest_is_emptied(group: ElectedGroup, run: Replication) -> N
     leader = group.await_leader()
     member = other(group, leader)
     store = str(member.broker.store)
-    assert main(("store", "reinit", store, "--yes")) == 1, "it runs"
+    command = COMMANDS["whimbrel store reinit /var/lib/whimbrel/broker-a --yes"].words({A_STORE: store})[1:]
+    assert main(command) == 1, "it runs"
     member.kill()
-    assert main(("store", "reinit", store, "--yes")) == 0
+    assert main(command) == 0
     assert leader.peer.send("t", b"second").status.code == v2.OK
     member.start()
     until(lambda: run("status").code == 0, timeout=15, what="a group in order")

@@ -8,11 +8,21 @@ import pytest
 from integration.test_broker_cluster import Peer
 from support.cluster.elections import bodies_of
 from support.cluster.processes import Cluster, Process
+from support.pages import Page, Places, Written
 from support.waiting import until
 from whimbrel.cli.main import main
 from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as v2
 
 pytestmark = [pytest.mark.process, pytest.mark.slow]
+
+COMMANDS = Page("docs/commands.md")
+FAILOVER = Page("docs/failover.md")
+A_STORE = "/var/lib/whimbrel/broker-a"  # on the pages
+
+
+def here(written: Written, cluster: Cluster, places: Places | None = None) -> list[str]:
+    """Return a command of a page for this cluster."""
+    return [*written.words(places)[1:], "--endpoint", cluster.endpoint]
 
 
 def test_a_slave_that_went_another_way_is_cut_and_follows(
@@ -49,9 +59,17 @@ def test_a_slave_that_went_another_way_is_cut_and_follows(
         assert main((*run, "--keep", "0")) == 1 and "is in use" in capsys.readouterr().err
         other.stop()
         assert main((*run, "--keep", "7")) == 1 and "there is no member 7" in capsys.readouterr().err
-        assert main((*run, "--keep", "0", "--dry-run", "-o", "json")) == 0
-        shown = json.loads(capsys.readouterr().out)
-        assert shown["records"] == 2 and shown["topics"] == {"t": 2}
+        for written in (
+            COMMANDS[
+                "whimbrel replication repair broker-a --keep 0 --store /var/lib/whimbrel/broker-a --dry-run"
+            ],
+            FAILOVER[
+                "whimbrel replication repair broker-a --keep 0 --store /var/lib/whimbrel/broker-a --dry-run"
+            ],
+        ):
+            assert main((*here(written, cluster, {A_STORE: slave.store}), "-o", "json")) == 0
+            shown = json.loads(capsys.readouterr().out)
+            assert shown["records"] == 2 and shown["topics"] == {"t": 2}
         assert main((*run, "--keep", "0", "--yes")) == 0
         assert f"the log of {slave.store} ends at {shown['point']} now" in capsys.readouterr().err
         assert main((*run, "--keep", "0")) == 0 and "nothing is to be cut" in capsys.readouterr().err
@@ -80,7 +98,7 @@ def test_a_fixed_pair_becomes_a_group(tmp_path: Path, capsys: pytest.CaptureFixt
         master = Peer(cluster.master)
         for number in range(5):
             assert master.send("t", b"%d" % number).status.code == v2.OK
-        run = ("replication", "adopt", "broker-a", "--endpoint", cluster.endpoint)
+        run = here(COMMANDS["whimbrel replication adopt broker-a"], cluster)
         until(lambda: main(run) == 0, timeout=10)
         told = " ".join(capsys.readouterr().err.split())
         assert "all that is confirmed is the same" in told and "--voters 1,2,3" in told

@@ -113,10 +113,11 @@ def test_a_store_of_controller_mode_is_ours_and_goes_back(tmp_path: Path) -> Non
             assert ours[: len(given)] == given, "their epochs stay"
             assert len(ours) > len(given) and ours[-1][0] > given[-1][0]
 
-            export(store)
-            assert epochs(store) == ((1, 0),)
+            exported = tmp_path / "exported"
+            export(store, to=exported)
+            assert epochs(store) == ours and epochs(exported) == ((1, 0),)
             shutil.rmtree(server.store)
-            move(store, server.store)
+            move(exported, server.store)
             server.start()
             send(server, *after)
             assert pulled(server) == sorted(before + between + after)

@@ -33,6 +33,7 @@ COPIED: Final = (
     "1 follows 0 in epoch 1 from 0",
     "1 takes entry 1 of 0",
 )
+SYNC, ASYNC = ("sync", "sync"), ("async", "async")  # flush modes of a member's broker and replicator
 # Raft's figure 8 so far: only member 0 has two entries of epoch 1, only member 2 has one of epoch 2.
 DIVERGED: Final = (
     "0 swaps epoch 1",
@@ -107,6 +108,27 @@ CASES: Final[dict[str, Case | StateCase]] = {
             begin=(*COPIED, "0 commits up to 1 in epoch 1"),
         ),
         Case("an observer", entries_max=2, observer=True),
+        Case("a copied store", epochs_max=3, left=Left(backups=1), begin=COPIED[:4]),
+        Case(
+            "a copied store becomes a voter",
+            epochs_max=3,
+            left=Left(backups=1, changes=1),
+            voter_sets=((0, 1, 2),),
+            begin=(*COPIED[:4], "the store of 1 is copied", *COPIED[4:], "0 commits up to 1 in epoch 1"),
+        ),
+        Case("a tool cuts", left=Left(tools=1), begin=COPIED),
+        Case("a tool after a power cut", left=Left(power_cuts=1, tools=1), flush=(ASYNC,) * 3),
+        Case("another flush mode", left=Left(power_cuts=1, settings=1), flush=(ASYNC,) * 3),
+        Case("unequal flush modes", left=Left(power_cuts=1), flush=(("async", "sync"), SYNC, SYNC)),
+        Case("retention", epochs_max=3, entries_max=2, left=Left(retentions=1), begin=COPIED[:4]),
+        Case(
+            "what waits",
+            epochs_max=3,
+            entries_max=2,
+            left=Left(retentions=2),
+            begin=(*COPIED, "0 commits up to 1 in epoch 1"),
+            waits=True,
+        ),
         Case(
             "voters change",
             voters=2,

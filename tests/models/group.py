@@ -9,11 +9,38 @@ from typing import Final, NamedTuple
 
 from models.logs import Epochs
 
-__all__ = ["NOBODY", "Candidacy", "Group", "Leader", "Left", "Member", "Pages", "Record", "Report", "Voters"]
+__all__ = [
+    "NOBODY",
+    "Candidacy",
+    "Flush",
+    "Group",
+    "Leader",
+    "Left",
+    "Member",
+    "Pages",
+    "Record",
+    "Report",
+    "Voters",
+]
 
 NOBODY: Final = -1
 
 Voters = tuple[tuple[int, int], ...]  # (member, seat), ascending
+
+
+class Flush(NamedTuple):
+    """How a member flushes, and what follows for its disk; modes are `sync` and `async`.
+
+    Attributes:
+        broker: how a leader counts itself. replicator: what a follower reports.
+        weakest: the weaker of both since the whole log was known to be on disk, as the seat says.
+        synced: so many entries a power cut leaves.
+    """
+
+    broker: str
+    replicator: str
+    weakest: str
+    synced: int = 0
 
 
 class Member(NamedTuple):
@@ -25,6 +52,9 @@ class Member(NamedTuple):
         follows: the epoch of the leader whose stream it takes; 0 if it has none.
         votes: whether its seals count; not after it may have lost acknowledged entries.
         link: the number of its newest connection; stays 0 where a case has no explicit reports.
+        begin: so many entries were removed by retention.
+        kept: where it knows that its leader's log begins; 0: it has not been told.
+        flush: only where a case is about that; else a power cut may take any of the last entries.
     """
 
     seat: int
@@ -36,6 +66,9 @@ class Member(NamedTuple):
     votes: bool = True
     link: int = 0
     gone: bool = False
+    begin: int = 0
+    kept: int = 0
+    flush: Flush | None = None
 
 
 class Record(NamedTuple):
@@ -99,7 +132,14 @@ class Report(NamedTuple):
 
 
 class Left(NamedTuple):
-    """How many faults of each kind may still happen."""
+    """How many faults of each kind may still happen.
+
+    Attributes:
+        backups: stores that are copied; each may then be put back, once.
+        tools: commands that open a store at rest for writing.
+        settings: other flush modes from a restart on.
+        retentions: entries that are removed for want of room.
+    """
 
     restarts: int = 0
     power_cuts: int = 0
@@ -107,6 +147,10 @@ class Left(NamedTuple):
     restores: int = 0
     changes: int = 0
     losses: int = 0
+    backups: int = 0
+    tools: int = 0
+    settings: int = 0
+    retentions: int = 0
 
 
 class Group(NamedTuple):
@@ -117,6 +161,8 @@ class Group(NamedTuple):
         entries: how many entries were appended; the next one's number is one more.
         truth: the committed entries, and in which epoch each was committed first.
         observer: the log of a classic slave.
+        backups: copies of stores that can be put back: (member, as it was).
+        again: entries in which a leader has stored again what waits.
     """
 
     members: tuple[Member, ...]
@@ -129,3 +175,5 @@ class Group(NamedTuple):
     truth: tuple[tuple[int, int], ...] = ()
     observer: tuple[int, ...] = ()
     reports: tuple[Report, ...] = ()
+    backups: tuple[tuple[int, Member], ...] = ()
+    again: tuple[int, ...] = ()

@@ -45,6 +45,7 @@ class Rule:
 
 LOST: Final = frozenset({"I2", "I3"})  # what was committed is not there, or something else is
 CUT: Final = LOST | {"I4", "I5", "I6", "I7"}  # the same, seen earlier: as it is cut, or as logs part
+WAITING: Final = frozenset({"I13"})  # a leader lacks a message that is not due yet
 FORGOTTEN: Final = frozenset({"I11"})  # what was told of leases or tables a later leader does not know
 
 RULES: Final[dict[str, Rule]] = {
@@ -274,6 +275,80 @@ RULES: Final[dict[str, Rule]] = {
             CUT,
             "sync",
             20,
+        ),
+        Rule(
+            "R15",
+            "A store that was copied is another one: it has a seat of its own, and is no voter.",
+            ("a copied store",),
+            CUT,
+        ),
+        Rule(
+            "R15b",
+            "It becomes a voter by a change of voters alone, not as R9 gives a vote back: what was promised"
+            " after the copy is forgotten.",
+            ("a copied store",),
+            CUT,
+        ),
+        Rule("R16", "What a tool cuts off a log takes the vote.", ("a tool cuts",), CUT),
+        Rule(
+            "R17",
+            "A tool that opens a log for writing takes the vote: that it closes it in order says nothing.",
+            ("a tool after a power cut",),
+            CUT,
+        ),
+        Rule(
+            "R18",
+            "What a power cut may have taken is judged by the weakest flush mode since the whole log was"
+            " known to be on disk, not by the one at the start.",
+            ("another flush mode",),
+            CUT,
+        ),
+        Rule(
+            "R18b",
+            "Of the modes of broker and replicator the weaker one holds for both.",
+            ("unequal flush modes",),
+            CUT,
+            along=("R18",),
+        ),
+        Rule(
+            "R19",
+            "A cut that a leader of a promised epoch orders keeps the vote.",
+            note="No invariant needs it, but two of three that are left could not elect without it"
+            " (`tests/unit/test_failover_models.py`).",
+        ),
+        Rule(
+            "R20",
+            "Retention removes nothing that is not committed.",
+            ("retention",),
+            CUT,
+            along=("R20b",),
+            note="Alone it costs a member that stops for good: its log begins behind where it parts.",
+        ),
+        Rule(
+            "R20b",
+            "Where a log begins says nothing of what is committed.",
+            ("retention",),
+            CUT,
+            along=("R20",),
+            note="R20 covers it.",
+        ),
+        Rule(
+            "R21",
+            "A follower removes nothing that its leader keeps, as far as it was told and has that log.",
+            ("what waits",),
+            WAITING,
+        ),
+        Rule(
+            "R21b",
+            "A leader removes nothing that waits before that is stored again, and committed.",
+            ("what waits",),
+            WAITING,
+        ),
+        Rule(
+            "R22",
+            "Of equal logs the one gives way that lacks what waits in the other.",
+            note="No invariant needs it where R21 and R21b hold: it is for logs that older versions have cut"
+            " (`tests/unit/test_failover_models.py`).",
         ),
         Rule(
             "Q0",

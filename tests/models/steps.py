@@ -17,6 +17,7 @@ from itertools import combinations
 from models.group import (
     NOBODY,
     Candidacy,
+    Flush,
     Group,
     Leader,
     Left,
@@ -46,6 +47,8 @@ class Case:
         begin: steps that were taken before the search begins, by their lines.
         observer: whether there is a classic slave.
         reports: whether reports are messages, read by one process and counted by another.
+        flush: the modes of each member's broker and replicator, where the case is about them.
+        waits: entry 1 is a message that is not due yet: whoever leads has to have it, or it stored again.
     """
 
     name: str
@@ -59,10 +62,17 @@ class Case:
     observer: bool = False
     reports: bool = False
     begin: tuple[str, ...] = ()
+    flush: tuple[tuple[str, str], ...] = ()
+    waits: bool = False
 
     def first(self) -> Group:
         """Return the group in which nothing has happened."""
         members = tuple(Member(seat) for seat in range(self.members))
+        if self.flush:
+            members = tuple(
+                member._replace(flush=Flush(*modes, weaker(*modes)))
+                for member, modes in zip(members, self.flush, strict=True)
+            )
         voters = tuple((member, member) for member in range(self.voters))
         return Group(members, Record(0, NOBODY, voters, ()), self.left)
 
@@ -94,6 +104,8 @@ class Steps:
                 yield from self.commits(group, leader)
             yield from self.votes(group, leader)
             yield from self.changes(group, leader)
+            if self.case.waits:
+                yield from self.hearings(group, leader)
             if self.case.observer:
                 yield from self.observations(group, leader)
         yield from self.faults(group)
@@ -190,8 +202,16 @@ class Steps:
             best = max(seal[2:] for seal in candidacy.seals)
             if best > (last_epoch(member.epochs), len(member.log)) and "R4" not in self.off:
                 yield f"{candidacy.member} gives epoch {candidacy.epoch} up: {best} is better", rest, None
+            elif self.case.waits and "R22" not in self.off and self.keeper(group, candidacy, best):
+                yield f"{candidacy.member} gives epoch {candidacy.epoch} up for what waits", rest, None
             else:
                 yield self.lead(rest, candidacy.epoch, candidacy.member, candidacy.voters)
+
+    def keeper(self, group: Group, candidacy: Candidacy, best: tuple[int, int]) -> bool:
+        """Return whether a log that goes on as far has what waits, and the candidate's has it no more."""
+        return not holds_waiting(group, candidacy.member) and any(
+            holds_waiting(group, seal[0]) for seal in candidacy.seals if seal[2:] == best
+        )
 
     def lead(self, group: Group, epoch: int, at: int, voters: Voters) -> Step:
         """Have a member lead an epoch that begins at its log's end."""
@@ -200,12 +220,16 @@ class Steps:
         blank = (-1,) * len(group.members)
         none = (0,) * len(group.members)
         pages = Pages(none, blank, none, blank, none) if self.case.reports else None
+        commit = member.begin if "R20b" in self.off else 0
+        leader = Leader(epoch, at, voters, start, commit, pages)
         after = with_member(group, at, member._replace(epochs=(*member.epochs, (epoch, start))))
-        after = after._replace(
-            leaders=(*group.leaders, Leader(epoch, at, voters, start, 0, pages)),
-            led=tuple(sorted({*group.led, (epoch, at)})),
-        )
-        return f"{at} leads epoch {epoch}", after, leader_finding(group, epoch, at)
+        after = after._replace(leaders=(*group.leaders, leader), led=tuple(sorted({*group.led, (epoch, at)})))
+        fresh = tuple((entry, epoch) for entry in member.log[len(group.truth) : commit])
+        after = after._replace(truth=(*group.truth, *fresh))
+        finding = leader_finding(group, epoch, at) or commit_finding(after, leader, commit)
+        if self.case.waits and finding is None:
+            finding = waiting_finding(group, epoch, at)
+        return f"{at} leads epoch {epoch}", after, finding
 
     # The stream
 
@@ -215,9 +239,12 @@ class Steps:
             return
         member = group.members[leader.member]
         entry = group.entries + 1
-        after = with_member(group, leader.member, member._replace(log=(*member.log, entry)))
-        after = after._replace(entries=entry)
+        new = synced(member._replace(log=(*member.log, entry)), leads=True)
+        after = with_member(group, leader.member, new)._replace(entries=entry)
         yield f"{leader.member} appends {entry}", after, matching_finding(after, leader.member)
+        if self.case.waits and not group.again and holds_waiting(group, leader.member):
+            after = after._replace(again=(entry,))
+            yield f"{leader.member} stores again, as {entry}, what waits", after, None
 
     def handshakes(self, group: Group, leader: Leader) -> Iterator[Step]:
         """A member opens a stream: it promises, cuts where the lists part, adopts what it has reached."""
@@ -230,8 +257,15 @@ class Steps:
                 continue
             if member.promised > leader.epoch or not self.may_promise(member, leader.epoch, leader.member):
                 continue
+            if self.case.left.retentions and self.begins_behind(member, source):
+                continue
             for epochs, end in answers:
                 yield self.handshake(group, leader, at, epochs, end)
+
+    def begins_behind(self, member: Member, source: Member) -> bool:
+        """Return whether one of two logs begins behind where they part: then no stream is possible."""
+        point = consistent_point(member.epochs, len(member.log), source.epochs, len(source.log))
+        return point < max(member.begin, source.begin)
 
     def handshake(self, group: Group, leader: Leader, at: int, epochs: Epochs, end: int) -> Step:
         """Have a member take the answer to a handshake."""
@@ -241,6 +275,7 @@ class Steps:
         name = f"{at} follows {leader.member} in epoch {leader.epoch} from {point}"
         if point < len(member.log) and last_epoch(member.epochs) == leader.epoch and "R8b" not in self.off:
             return name, after, Finding("R8", f"{at} stops: its leader has less of epoch {leader.epoch}")
+        votes = member.votes and not ("R19" in self.off and point < len(member.log))
         if "R13" in self.off:
             point, kept = min(len(member.log), end), member.epochs
         else:
@@ -248,8 +283,10 @@ class Steps:
         new = after.members[at]._replace(
             log=member.log[:point],
             epochs=adopt(kept, epochs, point),
+            votes=votes,
             follows=leader.epoch,
             link=member.link + self.case.reports,
+            kept=min(member.kept, group.members[leader.member].begin),
         )
         after = with_member(after, at, new)
         if leader.pages:
@@ -273,7 +310,7 @@ class Steps:
                 continue
             log = (*member.log, source.log[end])
             new = member._replace(log=log, epochs=adopt(member.epochs, source.epochs, len(log)))
-            after = with_member(group, at, new)
+            after = with_member(group, at, synced(new, leads=False))
             yield f"{at} takes entry {log[-1]} of {leader.member}", after, follower_finding(after, leader, at)
 
     def votes(self, group: Group, leader: Leader) -> Iterator[Step]:
@@ -453,15 +490,117 @@ class Steps:
                 yield f"{at} restarts", self.restart(fewer, at, self.forgetful(group, at, member)), None
             if left.power_cuts:
                 fewer = group._replace(left=left._replace(power_cuts=left.power_cuts - 1))
+                if member.flush:
+                    yield from self.power_cuts(fewer, at, member, member.flush)
+                    continue
                 for end in range(len(member.log)):
                     yield f"power cut at {at}, up to {end} kept", self.power_cut(fewer, at, end), None
             if left.disks and (member.log or member.promised):
                 fewer = group._replace(left=left._replace(disks=left.disks - 1))
                 yield f"the disk of {at} is replaced", self.replace_disk(fewer, at), None
+        yield from self.backups(group)
+        yield from self.tool_cuts(group)
+        yield from self.retentions(group)
         if left.restores and group.record.epoch:
             record = group.record._replace(epoch=group.record.epoch - 1, leader=NOBODY)
             after = group._replace(record=record, left=left._replace(restores=left.restores - 1))
             yield f"the store is restored at epoch {record.epoch}", after, None
+
+    def backups(self, group: Group) -> Iterator[Step]:
+        """A store is copied while its member runs, or a copy is put in its place."""
+        left = group.left
+        for at, member in enumerate(group.members):
+            if left.backups and member.promised:
+                fewer = left._replace(backups=left.backups - 1)
+                after = group._replace(left=fewer, backups=(*group.backups, (at, member)))
+                yield f"the store of {at} is copied", after, None
+        for index, (at, copy) in enumerate(group.backups):
+            rest = (*group.backups[:index], *group.backups[index + 1 :])
+            there = group.members[at]
+            seat = copy.seat if self.off & {"R15", "R15b"} else there.seat + len(group.members)
+            votes = copy.votes and "R15" in self.off
+            new = copy._replace(link=there.link, gone=there.gone, seat=seat, votes=votes)
+            after = self.restart(group._replace(backups=rest), at, new)
+            yield f"the copy of its store is put back at {at}, with {len(copy.log)} entries", after, None
+
+    def tool_cuts(self, group: Group) -> Iterator[Step]:
+        """A tool cuts the log of a member that does not run."""
+        left = group.left
+        if not left.tools:
+            return
+        fewer = group._replace(left=left._replace(tools=left.tools - 1))
+        for at, member in enumerate(group.members):
+            for end in range(len(member.log)):
+                epochs = tuple(entry for entry in member.epochs if entry[1] <= end)
+                votes = member.votes and "R16" in self.off
+                new = member._replace(log=member.log[:end], epochs=epochs, votes=votes)
+                yield f"a tool cuts the log of {at} at {end}", self.restart(fewer, at, new), None
+
+    def power_cuts(self, group: Group, at: int, member: Member, flush: Flush) -> Iterator[Step]:
+        """A member loses power, and what was not on its disk; it starts as it is set then.
+
+        Before it starts, a tool may open its log and close it in order.
+        """
+        left = group.left
+        for end in range(flush.synced, len(member.log) + 1):
+            epochs = tuple(entry for entry in member.epochs if entry[1] <= end)
+            lost = member._replace(log=member.log[:end], epochs=epochs)
+            for tool in range(1 + bool(left.tools)):
+                for change in range(1 + bool(left.settings)):
+                    fewer = left._replace(tools=left.tools - tool, settings=left.settings - change)
+                    modes = ("sync", "sync") if change else (flush.broker, flush.replicator)
+                    new = self.started(lost, flush, modes, opened=bool(tool))
+                    name = f"power cut at {at}, up to {end} kept" + ", a tool opens it" * tool
+                    name += ", it starts with flush sync" * change
+                    yield name, self.restart(group._replace(left=fewer), at, new), None
+
+    def started(self, member: Member, flush: Flush, modes: tuple[str, str], *, opened: bool) -> Member:
+        """Return a member that starts after a power cut, with the vote that is left to it."""
+        weakest = modes[1] if "R18b" in self.off else weaker(*modes)
+        judged = weakest if "R18" in self.off else flush.weakest
+        doubted = judged == "async" or (opened and "R17" not in self.off)
+        if opened and "R17" in self.off:  # the log was closed in order: nothing seems to be missing
+            doubted = False
+        on_disk = len(member.log) if modes[0] == "sync" else flush.synced
+        votes = member.votes and not doubted
+        return member._replace(flush=Flush(*modes, weakest, min(on_disk, len(member.log))), votes=votes)
+
+    def retentions(self, group: Group) -> Iterator[Step]:
+        """A member removes its oldest entry for want of room."""
+        left = group.left
+        if not left.retentions:
+            return
+        fewer = group._replace(left=left._replace(retentions=left.retentions - 1))
+        for at, member in enumerate(group.members):
+            known = [one.commit for one in group.leaders if at == one.member or member.follows == one.epoch]
+            limit = len(member.log) if "R20" in self.off else min(max(known, default=0), len(member.log))
+            if (
+                self.case.waits
+                and "R21" not in self.off
+                and not any(one.member == at for one in group.leaders)
+            ):
+                limit = min(limit, member.kept)
+            if member.begin < limit and not self.waits_yet(group, at):
+                after = with_member(fewer, at, member._replace(begin=member.begin + 1))
+                yield f"{at} removes its entry {member.log[member.begin]}", after, None
+
+    def waits_yet(self, group: Group, at: int) -> bool:
+        """Return whether a leader's first entry waits, and is not stored again as safely as it is itself."""
+        member = group.members[at]
+        leads = [one for one in group.leaders if one.member == at]
+        if not self.case.waits or not leads or member.log[member.begin] not in (1, *group.again):
+            return False
+        safe = len(member.log) if "R21b" in self.off else leads[-1].commit
+        return not set(group.again).intersection(member.log[member.begin + 1 : safe])
+
+    def hearings(self, group: Group, leader: Leader) -> Iterator[Step]:
+        """A member that has all of its leader's log hears where that begins."""
+        source = group.members[leader.member]
+        for at, member in enumerate(group.members):
+            whole = member.follows == leader.epoch and len(member.log) >= len(source.log)
+            if whole and at != leader.member and member.kept != source.begin:
+                after = with_member(group, at, member._replace(kept=source.begin))
+                yield f"{at} hears that the log of {leader.member} begins at {source.begin}", after, None
 
     def forgetful(self, group: Group, at: int, member: Member) -> Member:
         """Return a member as its disk has it, where a rule that has it written is off."""
@@ -476,7 +615,7 @@ class Steps:
     def restart(self, group: Group, at: int, member: Member) -> Group:
         """Return the group with a member that has nothing but its disk."""
         led = [leader for leader in group.leaders if leader.member == at]
-        group = with_member(group, at, member._replace(follows=0))._replace(
+        group = with_member(group, at, member._replace(follows=0, kept=0))._replace(
             leaders=tuple(one for one in group.leaders if one.member != at),
             candidacies=tuple(one for one in group.candidacies if one.member != at),
         )
@@ -500,6 +639,19 @@ class Steps:
         if self.off & {"R9a", "R9a'"}:
             seat, votes = group.members[at].seat, "R9a" in self.off
         return self.restart(group, at, Member(seat, votes=votes, link=group.members[at].link))
+
+
+def weaker(*modes: str) -> str:
+    """Return the weakest of these flush modes."""
+    return "async" if "async" in modes else "sync"
+
+
+def synced(member: Member, *, leads: bool) -> Member:
+    """Return a member that has taken an entry, with it on the disk where its mode says so."""
+    flush = member.flush
+    if flush is None or (flush.broker if leads else flush.replicator) != "sync":
+        return member
+    return member._replace(flush=flush._replace(synced=len(member.log)))
 
 
 def put(values: tuple[int, ...], at: int, value: int) -> tuple[int, ...]:
@@ -539,6 +691,22 @@ def leader_finding(group: Group, epoch: int, at: int) -> Finding | None:
     if others:
         return Finding("I1", f"{at} and {others[0]} lead epoch {epoch}")
     return lacking(group, epoch, at)
+
+
+def holds_waiting(group: Group, at: int) -> bool:
+    """Return whether a member's log has what waits, or has it stored again."""
+    member = group.members[at]
+    return not {1, *group.again}.isdisjoint(member.log[member.begin :])
+
+
+def waiting_finding(group: Group, epoch: int, at: int) -> Finding | None:
+    """Check that a leader has what waits, once lower epochs have committed it."""
+    committed = any(entry == 1 and committed_in < epoch for entry, committed_in in group.truth)
+    if not committed or holds_waiting(group, at):
+        return None
+    return Finding(
+        "I13", f"leader {at} of epoch {epoch} has no more what waits, from {group.members[at].begin}"
+    )
 
 
 def lacking(group: Group, epoch: int, at: int) -> Finding | None:

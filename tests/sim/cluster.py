@@ -13,6 +13,7 @@ that keeps it down ends.
 """
 
 import logging
+import os
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -20,6 +21,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
+from sim.classic import ClassicClient
 from sim.clients import BurstClient, ConsumerClient, ProducerClient, ReaderClient
 from sim.disk import File, SimDisk
 from sim.elected import GROUPS_FILE, PARTS, Elections
@@ -29,17 +31,24 @@ from sim.machine import SimHost
 from sim.network import SimNetwork
 from sim.nodes import BrokerNode, LoopNode, NameserverNode, ReplicatorNode
 from sim.operators import OPERATIONS, Operators
-from sim.plan import END_S, QUIET_S, Fault, Plan
-from sim.positions import LedgerClient
+from sim.plan import END_S, QUIET_S, Fault, Mode, Plan
+from sim.positions import LedgerClient, role_of
 from sim.process import SimProcess
+from sim.resets import ResetClient
 from sim.scheduler import Crash, Scheduler
 from sim.tables import TablesClient
 from sim.takeover import Takeovers
 from sim.upkeep import SELDOM, TRANSIENT
 from support.history.histories import History, Sent
 from whimbrel.broker.options import BrokerOptions
+from whimbrel.broker.roles.master import MasterRole
+from whimbrel.machine import Machine
 from whimbrel.nameserver.options import NameserverOptions
 from whimbrel.replicator.options import ReplicatorOptions
+from whimbrel.store.commitlog import LogWriter
+from whimbrel.store.options import StoreOptions
+from whimbrel.store.repair import examine, set_aside
+from whimbrel.store.segment import segment_name
 from whimbrel.store.shared_page import PAGE_BYTES, SharedPage
 
 __all__ = ["LOG_FILE", "ROOT", "TOPIC", "Cluster", "Member"]
@@ -72,6 +81,8 @@ class Member:
         held_down: parts that a fault keeps from being started again.
         lives: how often its disk was replaced.
         replaced_at: when it was last.
+        flush: modes of its broker and replicator from their next start on, where they are not the plan's.
+        backup: a copy of its store.
         seen: what invariants remember of it.
     """
 
@@ -86,6 +97,8 @@ class Member:
     held_down: set[str] = field(default_factory=set)
     lives: int = 0
     replaced_at: float = 0.0
+    flush: dict[str, Mode] = field(default_factory=dict)
+    backup: dict[str, bytes | None] = field(default_factory=dict)
     seen: dict[str, Any] = field(default_factory=dict)
 
     @property
@@ -116,7 +129,7 @@ class Cluster:
     Attributes:
         history: what clients saw of the main topic.
         histories: the same, by topic.
-        admin, ledger, tables, kinds: clients that not each plan has.
+        admin, ledger, tables, resets, classic, kinds: clients that not each plan has.
         log: lines for people about faults and restarts.
         processes, nodes: all that there ever were: what a dead process leaves is collected after the run.
         addresses: of hosts, by name.
@@ -144,6 +157,8 @@ class Cluster:
         self.admin: AdminClient | None = None
         self.ledger: LedgerClient | None = None
         self.tables: TablesClient | None = None
+        self.resets: ResetClient | None = None
+        self.classic: ClassicClient | None = None
         self.log: list[str] = []
         self.processes: list[SimProcess] = []
         self.nodes: list[LoopNode | ReplicatorNode] = []
@@ -180,6 +195,7 @@ class Cluster:
             for number, name in enumerate(plan.hosts_of(group)):
                 host = SimHost(self.scheduler, self.new_disk(), name=name, line_share=plan.line_share)
                 member = Member(name, self.addresses[name], host, BROKER_NAMES[group], number + plan.elected)
+                member.flush = {part: mode for there, part, mode in plan.modes if there == name}
                 self.members[name] = member
                 self.start_replicator(member)
                 self.start_broker(member)
@@ -278,6 +294,13 @@ class Cluster:
             process = self.process("tables", self.addresses["c1"])
             self.tables = TablesClient(process, network, endpoint=access, until=QUIET_S)
             self.nodes.append(self.tables)
+        if self.plan.classic:
+            self.classic = ClassicClient(self.process("classic", self.addresses["c1"]), network, self, TOPIC)
+            self.nodes.append(self.classic)
+        if self.plan.resets:
+            process = self.process("resets", self.addresses["c1"])
+            self.resets = ResetClient(process, network, endpoint=access, topic=TOPIC, until=QUIET_S)
+            self.nodes.append(self.resets)
 
     def acknowledged(self, sent: Sent) -> None:
         """Tell that a send was answered OK."""
@@ -334,7 +357,7 @@ class Cluster:
             port=BROKER_PORT,
             advertise_host=member.address,
             nameservers=self.endpoints,
-            flush=plan.flush,
+            flush=member.flush.get("broker", plan.flush),
             replication=plan.replication,
             voters=self.voters(member.group),
             copies_min=plan.copies_min,
@@ -350,6 +373,7 @@ class Cluster:
             transaction_timeout_ms=2000,
             transaction_check_interval_ms=3000,
             disk_full_ratio=1.0,
+            full_disk="drop",
             **self.retention_options(),
         )
         member.broker = BrokerNode(process, self.network, options)
@@ -376,7 +400,11 @@ class Cluster:
         reserved_s = self.plan.upkeep.reserved_s
         # Above no use of a disk, files expire at any hour; else those of 72 h ago, at 4.
         aged: dict[str, Any] = {"reserved_hours": reserved_s / 3600} if reserved_s else {}
-        return aged | {"disk_used_ratio_max": 0.0 if reserved_s else 1.0, "disk_clean_ratio": 1.0}
+        crowded = any(fault.kind == "crowded" for fault in self.plan.faults)
+        return aged | {
+            "disk_used_ratio_max": 0.0 if reserved_s else 1.0,
+            "disk_clean_ratio": 0.95 if crowded else 1.0,
+        }
 
     def start_replicator(self, member: Member) -> None:
         """Start a replicator."""
@@ -388,7 +416,7 @@ class Cluster:
             host=member.address,
             port=HA_PORT,
             advertise_host=member.address,
-            flush=self.plan.flush,
+            flush=member.flush.get("replicator", self.plan.flush),
             commitlog_file_size=LOG_FILE,
             **self.retention_options(),
         )
@@ -677,6 +705,87 @@ class Cluster:
         if self.operators is not None:
             self.operators.name_again(after_s=fault.for_s)
 
+    def fault_backup(self, fault: Fault) -> None:
+        """Copy a store while its processes run."""
+        member = self.members[fault.target]
+        member.backup = member.disk.tree(ROOT)
+
+    def fault_restore(self, fault: Fault) -> None:
+        """Put the copy of a store in its place; an operator names its member a voter again."""
+        member = self.members[fault.target]
+        if not member.backup:
+            return
+        self.lose_power(member, fault.for_s)
+        self.changed_by_hand(member)
+        member.disk.put_tree(ROOT, member.backup)
+        if self.operators is not None:
+            self.operators.name_again(after_s=fault.for_s)
+
+    def fault_set_aside(self, fault: Fault) -> None:
+        """Stop a member, have a record of its log go bad so many bytes before its end, and cut it there."""
+        member = self.members[fault.target]
+        page = member.page
+        if not member.up or page is None or page.written - page.begin <= fault.amount:
+            return
+        self.fault_crash(fault)
+        self.changed_by_hand(member)
+        at = page.written - int(fault.amount)
+
+        def cut(machine: Machine) -> None:
+            files, start = machine.files, at - at % LOG_FILE
+            fd = files.open(ROOT / "commitlog" / segment_name(start), os.O_RDWR | os.O_CLOEXEC)
+            place = 0
+            while place + (size := int.from_bytes(files.pread(fd, 4, place))) <= at - start:
+                place += size
+            files.pwrite(fd, b"\xff" * 8, place)
+            files.fsync(fd)
+            files.close(fd)
+            set_aside(ROOT, examine(ROOT, machine=machine), machine=machine)
+
+        self.by_tool(member, cut)
+
+    def fault_damage(self, fault: Fault) -> None:
+        """Let a host crash, and its files of topics and groups be damaged: their predecessors are there."""
+        member = self.members[fault.target]
+        if not member.up:
+            return
+        self.fault_crash(fault)
+
+        def damage(machine: Machine) -> None:
+            files = machine.files
+            for name in ("topics.json", "subscriptionGroup.json"):
+                path = ROOT / "config" / name
+                if files.exists(path):
+                    fd = files.open(path, os.O_RDWR | os.O_CLOEXEC)
+                    files.ftruncate(fd, 7)
+                    files.close(fd)
+
+        self.by_tool(member, damage)
+
+    def fault_recover(self, fault: Fault) -> None:
+        """Let a host lose power; before its processes start, a tool opens the log and closes it in order."""
+        member = self.members[fault.target]
+        self.lose_power(member, fault.for_s)
+        options = StoreOptions(commitlog_file_size=LOG_FILE)
+        self.by_tool(member, lambda machine: LogWriter.open(ROOT, options, machine=machine).close())
+
+    def fault_flush(self, fault: Fault) -> None:
+        """Have a member's processes be set to another flush mode from their next start on: synchronous."""
+        self.members[fault.target].flush = {"broker": "sync", "replicator": "sync"}
+
+    def changed_by_hand(self, member: Member) -> None:
+        """Take note that a member's log may have less now, whatever its seat says."""
+        member.lives += 1
+        member.replaced_at = self.scheduler.now
+        member.seen.clear()
+
+    def by_tool(self, member: Member, work: Callable[[Machine], None]) -> None:
+        """Run a command on a store at rest, to its end."""
+        process = self.process(f"{member.name}.tool", member.address, member.host)
+        with process.running():
+            work(process.machine)
+        process.die()
+
     def fault_gone(self, fault: Fault) -> None:
         """Let a host lose power whatever the modes promise, with an amount of 1 its disk as well."""
         self.history.losses.append(self.scheduler.now)
@@ -714,6 +823,12 @@ class Cluster:
 
         self.scheduler.later(fault.for_s, end)
 
+    def fault_crowded(self, fault: Fault) -> None:
+        """Let others fill the disk of a host while it follows, up to where retention removes files; there is
+        room for ours. What a leader removes so is given up, which no check takes into account."""
+        member = self.members[fault.target]
+        member.disk.crowded = lambda: not isinstance(role_of(member), MasterRole)
+
     def heal(self) -> None:
         """End all faults."""
         self.note("healed")
@@ -725,6 +840,6 @@ class Cluster:
         for member in self.members.values():
             member.held_down.clear()
             member.disk.heal()
-            member.disk.capacity = None
+            member.disk.capacity, member.disk.crowded = None, bool
         if self.operators is not None:
             self.operators.tidy()

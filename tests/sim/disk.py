@@ -31,7 +31,7 @@ import errno
 import os
 import random
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -296,6 +296,7 @@ class SimDisk:
 
     Attributes:
         capacity: in bytes, None for no limit; may change.
+        crowded: tells whether others use most of it; there is room still.
         own_entry: whether a sync of a new file makes its name durable.
         punches: whether holes can be punched.
         atom: bytes of a page that survive a power loss as one: a page, or a sector of 512.
@@ -314,6 +315,7 @@ class SimDisk:
         self.rng = rng or random.Random(0)
         self.capacity, self.own_entry, self.atom = capacity, own_entry, atom
         self.punches = True
+        self.crowded: Callable[[], bool] = bool
         self.numbers = 0
         self.root = Directory(self.number())
         self.changes: list[Change] = []
@@ -424,6 +426,31 @@ class SimDisk:
                 waiting += [(f"{path}/{name}", inner[name]) for name in sorted(inner, reverse=True)]
 
     # What tests ask for.
+
+    def tree(self, path: Path | str) -> dict[str, bytes | None]:
+        """Return what is below a directory, as processes see it: bytes by name, None for a directory."""
+        below = f"{path}/"
+        return {
+            name.removeprefix(below): node.cache() if isinstance(node, File) else None
+            for name, node in self.walk()
+            if name.startswith(below)
+        }
+
+    def put_tree(self, path: Path | str, tree: dict[str, bytes | None]) -> None:
+        """Have this below a directory and nothing else, in new files, durable at once."""
+        top = self.find(path)
+        assert isinstance(top, Directory), path
+        self.changes = []
+        top.entries, top.durable = {}, {}
+        places: dict[str, Directory] = {"": top}
+        for name in sorted(tree):
+            parent, _, last = name.rpartition("/")
+            content = tree[name]
+            node: Node = Directory(self.number()) if content is None else File(self.number(), content)
+            node.links = 1
+            if isinstance(node, Directory):
+                places[name] = node
+            places[parent].entries[last] = places[parent].durable[last] = node
 
     def content(self, path: Path | str) -> bytes:
         """Return a file's bytes as processes see them."""

@@ -192,7 +192,9 @@ class Elections:
     def bears(self, fault: Fault) -> bool:
         """Return whether the modes promise to stand a fault now; it has names of hosts."""
         kind = "power" if fault.kind == "stop" and fault.other else fault.kind
-        loses = ("replace",) if self.cluster.plan.flush == "sync" else ("replace", "power", "sync_error")
+        loses = {"replace", "restore", "set_aside"}
+        if self.cluster.plan.flush == "async":
+            loses |= {"power", "sync_error", "recover"}
         member = self.cluster.members.get(fault.target.partition(".")[0])
         if member is None or kind not in loses:
             return True
@@ -388,8 +390,8 @@ def watched(elections: Elections) -> Iterator[None]:
         elections.recorded(table)
         return table
 
-    def watched_regain(self: Promises) -> None:
-        regain(self)
+    def watched_regain(self: Promises, commit: int) -> None:
+        regain(self, commit)
         elections.regained()
 
     def watched_intend_emptying(self: Promises) -> None:

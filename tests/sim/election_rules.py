@@ -1,6 +1,6 @@
 """Rules of elections that can be switched off, one at a time, as in `rules.py`: `make sim-elections RULES=1`.
 
-R1 to R14d bear the identifiers of `tests/models/rules.py`, whose models find them as well. Q0 to Q6 concern
+R1 to R21 bear the identifiers of `tests/models/rules.py`, whose models find them as well. Q0 to Q6 concern
 what stands beside the log (`cluster/state_quorum.py`, `cluster/leader_state.py`).
 
 Each is looked for in plans of one kind (`operations.py`): `ELECTION_PLANS` says of which; the others in plain
@@ -12,16 +12,21 @@ from pathlib import Path
 from typing import Any, Final
 from weakref import WeakKeyDictionary
 
+from sim.operations import PLANS
 from sim.rules import Patch
 from whimbrel.broker.cluster.leader_state import LeaderState, MemberStream
 from whimbrel.broker.cluster.state_quorum import StateQuorum
+from whimbrel.broker.consume import client_positions
 from whimbrel.broker.consume.lease_store import LeaseStore
+from whimbrel.broker.consume.leases import LeaseTable
 from whimbrel.broker.elections import machine
 from whimbrel.broker.elections.actions import Action, Facts, Open, State
 from whimbrel.broker.elections.machine import Election
 from whimbrel.broker.produce.commit import MajorityCommit
 from whimbrel.broker.roles import master
 from whimbrel.broker.roles.epochs import begin_epoch
+from whimbrel.broker.tables.metadata_version import MetadataVersionFile
+from whimbrel.broker.timing.levels import Levels
 from whimbrel.errors import WhimbrelError
 from whimbrel.ha.epochs import encode_epochs
 from whimbrel.ha.switching import SwitchingSlave
@@ -31,11 +36,11 @@ from whimbrel.replicator import promises
 from whimbrel.replicator.feeder import Feeder
 from whimbrel.replicator.follower import Follower
 from whimbrel.replicator.promises import Promises
-from whimbrel.store import divergence
+from whimbrel.store import commitlog, divergence
 from whimbrel.store.codec import UNIT
 from whimbrel.store.epoch_file import EpochFile
 from whimbrel.store.master_store import MasterStore
-from whimbrel.store.seat_file import Seat
+from whimbrel.store.seat_file import Seat, SeatFile, may_vote
 from whimbrel.store.shared_page import SharedPage
 from whimbrel.store.uncommitted import PackedRun
 
@@ -152,7 +157,7 @@ def take_files_apart(self: MasterStore) -> None:
 def regain_at_adoption(self: Follower, kept: Promises, core: SwitchingSlave) -> None:
     """Vote again once the epoch is adopted (R9b off)."""
     if core.epochs and core.epochs[-1][0] == core.leader_epoch:
-        kept.regain_vote()
+        kept.regain_vote(core.commit)
 
 
 def tell_any_commit(self: Feeder, connection: Any) -> int:
@@ -239,6 +244,11 @@ def suspected_after_loss(self: Election, answer: Suspicion, facts: Facts) -> lis
     return suspected(self, replace(answer, votes=True) if pending else answer, facts)
 
 
+def vote_by_setting(seat: Seat, **about: Any) -> bool:
+    """Judge what a power cut has taken by the flush mode of now (R18 off)."""
+    return may_vote(replace(seat, flush=""), **about)
+
+
 LAST: WeakKeyDictionary[StateQuorum, int] = WeakKeyDictionary()
 hold = StateQuorum.hold
 consider, end_for = Election.consider, Feeder.end_for
@@ -254,7 +264,10 @@ ELECTION_RULES: Final[dict[str, tuple[Patch, ...]]] = {
     "R2 a candidate leads only with enough seals": (
         (Election, "sealed_by", lambda self, _: self.member in self.seals),
     ),
-    "R3 a promise is on disk before it is answered": ((Promises, "save", keep_in_mind),),
+    "R3 a promise is on disk before it is answered": (
+        (Promises, "save", keep_in_mind),
+        (Promises, "note", nothing),
+    ),
     "R3a after a promise nothing of lower epochs is taken": (
         (Follower, "keep_promise", promise_beside_a_stream),
     ),
@@ -317,6 +330,20 @@ ELECTION_RULES: Final[dict[str, tuple[Patch, ...]]] = {
         (Election, "may_stand", may_stand_after_loss),
         (Election, "suspected", suspected_after_loss),
     ),
+    "R15 a store that was copied is another one": ((SeatFile, "was_copied", property(lambda self: False)),),
+    "R16 what a tool cuts takes the vote": ((commitlog, "take_vote", nothing),),
+    "R17 a tool that opens a log takes the vote": ((commitlog, "take_vote", nothing),),
+    "R18 the weakest flush mode since the log was on disk counts": ((promises, "may_vote", vote_by_setting),),
+    "R18b of broker and replicator the weaker mode counts": (
+        (Promises, "weakest_flush", lambda self: self.flush),
+    ),
+    "R21 a follower keeps what its leader keeps": (
+        (
+            Follower,
+            "before_removal",
+            lambda self, begin: min(begin, max(self.page.heard_commit, self.page.confirmed)),
+        ),
+    ),
     "a majority holds what is committed": ((MajorityCommit, "advance", lambda self: commit_alone(self)),),
     "Q0 answers wait until a majority has the change": (
         (StateQuorum, "hold", lambda self, answer: answer_at_once(answer)),
@@ -330,16 +357,24 @@ ELECTION_RULES: Final[dict[str, tuple[Patch, ...]]] = {
     ),
     "Q5a the newest tables win": ((LeaderState, "take_piece", take_no_tables),),
     "Q6 a report is of what is on the disk": ((LeaseStore, "durable", property(lambda self: self.number)),),
+    "Q10 a delay level looks back for what its log has not delivered": (
+        (Levels, "look_back", lambda self, level, until: setattr(level, "trusted", True)),
+    ),
+    "Q9 unknown is not nobody: a late commit moves nothing back": ((client_positions, "UNHEARD_S", 0),),
+    "Q8 epochs of lease states are a leader's and a counter": (
+        (LeaseStore, "next_epoch", lambda self, epoch: epoch + 1),
+        (LeaseTable, "join", lambda self, *entries, **how: join_any_epoch(self, *entries, **how)),
+    ),
+    "Q7 tables that are older than their version have none": ((MetadataVersionFile, "forget", nothing),),
     "what is cut is kept": ((divergence, "save", cut_without_keeping),),
 }
 # Kinds of plans in which rules are looked for.
 ELECTION_PLANS: Final[dict[str, str]] = {
-    rule: rule.partition(" ")[0]
-    for rule in ELECTION_RULES
-    if rule.startswith(("R3a ", "R7 ", "R9 ", "R9b ", "R10", "R14"))
+    rule: rule.partition(" ")[0] for rule in ELECTION_RULES if rule.partition(" ")[0] in PLANS
 }
 # Seeds, of the kinds of plans above, before which none notices.
 ELECTION_FIRST_SEEDS: Final[dict[str, int]] = {
+    "Q8 epochs of lease states are a leader's and a counter": 5,
     "R1 a leader that restarts needs a new epoch": 11,
     "R2 a candidate leads only with enough seals": 58,
     "R3a after a promise nothing of lower epochs is taken": 3,
@@ -368,3 +403,11 @@ def commit_alone(commit: MajorityCommit) -> bool:
 
 
 advance = MajorityCommit.advance
+
+
+def join_any_epoch(self: LeaseTable, *entries: Any, **how: Any) -> bytes:
+    """Merge entries of greater epochs, too, at a leader that has begun (Q8 off)."""
+    return join(self, *entries, **how | {"no_greater_epoch": False})
+
+
+join = LeaseTable.join

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 from sim.disk import PAGE, Change, Directory, Fault, File, Node, SimDisk
 from sim.scheduler import Crash
-from whimbrel.machine import Files
+from whimbrel.machine import Files, Identity
 from whimbrel.store.locking import held
 
 if TYPE_CHECKING:
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
 __all__ = ["SimFiles"]
 
+CROWDED = 25  # of so many pages one is free, where others have filled the disk
 FIRST_DEVICE = 1 << 40  # above all real ones
 devices = itertools.count(FIRST_DEVICE)
 
@@ -187,6 +188,12 @@ class SimFiles(Files):
         opened = self.opened(fd)
         self.enter("fstat", fd, path=opened.path)
         return self.status(opened.node)
+
+    def identity(self, fd: int) -> Identity | None:
+        """See `Files`: a number is given once."""
+        opened = self.opened(fd)
+        self.enter("statx", fd, path=opened.path)
+        return Identity(opened.node.number, 0, 0)
 
     def pread(self, fd: int, length: int, position: int) -> bytes:
         """See `Files`."""
@@ -356,7 +363,7 @@ class SimFiles(Files):
         self.enter("statvfs", path, path=str(path))
         self.existing(path)
         free = max(self.disk.free, 0) // PAGE
-        total = free + self.disk.used // PAGE
+        total = CROWDED * free if self.disk.crowded() else free + self.disk.used // PAGE
         return os.statvfs_result((PAGE, PAGE, total, free, free, 1 << 20, 1 << 20, 1 << 20, 0, 255))
 
     def listdir(self, path: Path) -> list[str]:
@@ -413,6 +420,15 @@ class SimFiles(Files):
         if isinstance(node, Directory):
             raise OSError(errno.EPERM, os.strerror(errno.EPERM), str(old))
         self.disk.change((parent, new.name, node))
+
+    def real_path(self, path: Path) -> Path:
+        """See `Files`; there are no symbolic links."""
+        return path
+
+    def copy_status(self, old: Path, new: Path) -> None:
+        """See `Files`."""
+        self.enter("copy_status", old, new, path=str(new))
+        self.existing(new).mtime = self.existing(old).mtime
 
     def remove(self, path: Path) -> None:
         """See `Files`."""

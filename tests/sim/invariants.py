@@ -305,6 +305,9 @@ class Invariants:
                 "deletions": len(cluster.admin.deletions) if cluster.admin is not None else 0,
             }
         cluster.kinds.finish(self.fail)
+        if cluster.classic is not None:
+            cluster.classic.finish(self.fail)
+            self.looks["classic commits"] = cluster.classic.commits
         self.looks |= {f"of {topic}": count for topic, count in cluster.kinds.looks.items()}
         self.looks["dead producers"] = cluster.kinds.deaths
         for topic in cluster.histories:

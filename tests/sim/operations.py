@@ -1,12 +1,14 @@
 """Plans of groups that elect their masters, with an operator (`operators.py`); and of all such groups.
 
-elections    what `make sim-elections` runs: a half of the seeds is plain, the others are as below
+elections    what `make sim-elections` runs: a third of the seeds is plain, the others are as below
 plain        as in `elections.py`, without an operator
 voters       one to four commands, faults while voters change, disks that are replaced and named again; in
              half of them one or two members more than vote at first
 two          a group of two, of which one may go on alone (`copies_min`); each is away for long once
 loss         two of three members, or the votes of all, are lost at once, what only they had as well, and
              an operator accepts that; faults while the loss stands, and after
+hands        stores are copied and put back, cut and opened by tools, tables damaged, settings changed, disks
+             crowded; clients of RocketMQ 4, and resets of groups
 a rule       a plan in which that it is off is looked for (`PLANS`): the faults that it takes, in the order
              that it takes them, at drawn times
 """
@@ -17,6 +19,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Final
 
+from sim.classic import levels_plan
 from sim.elections import (
     MEMBERS,
     draw_fault,
@@ -31,7 +34,8 @@ from sim.upkeep import Upkeep
 
 __all__ = ["PLANS", "elections_plan"]
 
-VOTERS_SHARE, TWO_SHARE, LOSS_SHARE = 0.3, 0.1, 0.1  # of all seeds
+VOTERS_SHARE, TWO_SHARE, LOSS_SHARE, HANDS_SHARE = 0.3, 0.1, 0.1, 0.15  # of all seeds
+GENTLE = ("kill", "pause", "cut", "reset", "isolate", "crash", "hang", "stop", "slow", "burst", "clock")
 COMMANDS = (
     "all",
     "first",
@@ -56,7 +60,13 @@ AWAY_S = (16.0, 20.0)  # longer than a voter may be away that is not taken out
 def elections_plan(seed: int) -> Plan:
     """Draw a plan."""
     drawn = random.Random(f"operations {seed}").random()
-    for share, draw in ((VOTERS_SHARE, voters_plan), (TWO_SHARE, two_plan), (LOSS_SHARE, loss_plan)):
+    shares = (
+        (VOTERS_SHARE, voters_plan),
+        (TWO_SHARE, two_plan),
+        (LOSS_SHARE, loss_plan),
+        (HANDS_SHARE, hands_plan),
+    )
+    for share, draw in shares:
         if drawn < share:
             return draw(seed)
         drawn -= share
@@ -331,15 +341,137 @@ def accepted_plan(seed: int, rule: str) -> Plan:
     return in_order(plan, faults)
 
 
+def memory_plan(seed: int, rule: str) -> Plan:
+    """Draw that a member has forgotten what it acknowledged, and votes with one that was cut off meanwhile.
+
+    For R15 to R18b: b0 leads, b1 acknowledges what b2 does not get. Then b1, or b0 itself, is changed by what
+    the rule is about, and the third one is lost.
+    """
+    rng = random.Random(f"{rule} {seed}")
+    flush: Mode = "sync" if rule in ("R15", "R16") else "async"
+    plan = replace(plain_plan(seed), kinds=frozenset(), flush=flush)
+    if rule == "R18b":
+        parts: list[tuple[str, str, Mode]] = [
+            (name, part, "sync") for name in MEMBERS for part in ("broker", "replicator")
+        ]
+        plan = replace(plan, modes=tuple(one for one in parts if one[:2] != ("b0", "broker")))
+    at = rng.uniform(6.0, 12.0)
+    then = at + rng.uniform(0.8, 1.6)
+    changed, lost = ("b0", "b1") if rule == "R18b" else ("b1", "b0")
+    faults = [
+        Fault(at, "backup", "b1"),
+        Fault(at, "isolate", "b2", for_s=30.0),
+        *(Fault(at + 0.1, "burst", amount=24.0) for _ in range(rng.randint(2, 4))),
+        Fault(then + 0.01, "crash", lost, for_s=12.0),
+        *(
+            Fault(then + 0.01, "mend", "b2", name)
+            for name in (changed, *(f"n{number}" for number in range(plan.nameservers)))
+        ),
+    ]
+    away_s = rng.uniform(0.3, 1.0)
+    slow = Fault(at + 0.05, "slow", changed, for_s=2.0)
+    match rule:
+        case "R15":
+            faults.append(Fault(then, "restore", changed, for_s=away_s))
+        case "R16":
+            faults.append(Fault(then, "set_aside", changed, for_s=away_s, amount=rng.uniform(3000, 9000)))
+        case "R17":
+            faults += [slow, Fault(then, "recover", changed, for_s=away_s)]
+        case "R18":
+            faults += [slow, Fault(then, "flush", changed), Fault(then, "power", changed, for_s=away_s)]
+        case "R18b":
+            faults += [slow, Fault(then, "power", changed, for_s=away_s)]
+    return in_order(plan, faults)
+
+
+def hands_plan(seed: int) -> Plan:
+    """Draw what people, their tools and other programs do to stores and settings, among faults that take no
+    member's vote: where two have lost theirs, nobody is elected without an operator."""
+    rng = random.Random(f"hands {seed}")
+    plan = plain_plan(seed)
+    faults = [
+        fault for fault in plan.faults if fault.kind in GENTLE and "power" not in (fault.kind, fault.other)
+    ]
+    at, name, away_s = rng.uniform(BEGIN_S + 6.0, QUIET_S - 14.0), rng.choice(MEMBERS), rng.uniform(0.3, 4.0)
+    kinds = ["restore", "restore", "set_aside", "damage"]
+    kinds += ["recover", "flush"] if plan.flush == "async" else []
+    match rng.choice(kinds):
+        case "restore":
+            faults += [
+                Fault(rng.uniform(BEGIN_S, at - 0.5), "backup", name),
+                Fault(at, "restore", name, for_s=away_s),
+            ]
+        case "set_aside":
+            faults.append(Fault(at, "set_aside", name, for_s=away_s, amount=rng.uniform(2000, 20_000)))
+        case "damage":
+            faults.append(Fault(at, "damage", name, for_s=away_s))
+        case "recover":
+            faults.append(Fault(at, "recover", name, for_s=away_s))
+        case "flush":
+            faults += [Fault(at, "flush", name), Fault(at + 0.01, "power", name, for_s=away_s)]
+    if rng.random() < 0.5:
+        faults += [Fault(rng.uniform(BEGIN_S, at), "crowded", each) for each in rng.sample(MEMBERS, 2)]
+    classic, resets = rng.random() < 0.5, rng.random() < 0.5
+    return in_order(replace(plan, operated=True, classic=classic, resets=resets), faults)
+
+
+def crowded_plan(seed: int) -> Plan:
+    """Draw that the disks of two members are crowded, and that one of them is the next to lead (R21)."""
+    rng = random.Random(f"crowded {seed}")
+    plan = replace(plain_plan(seed), kinds=frozenset({"later"}))
+    at = rng.uniform(5.0, 8.0)
+    faults = [
+        *(Fault(at, "crowded", name) for name in ("b1", "b2")),
+        *(Fault(at + number, "burst", amount=24.0) for number in range(1, 8)),
+        Fault(at + rng.uniform(22.0, 25.0), "crash", "b0", for_s=12.0),
+    ]
+    return in_order(plan, faults)
+
+
+def reset_plan(seed: int) -> Plan:
+    """Draw that a leader is cut off from its members, and not from the client that resets a group (Q8)."""
+    rng = random.Random(f"resets {seed}")
+    faults = [
+        Fault(at, "isolate", "leader", "members", for_s=rng.uniform(4.0, 6.0))
+        for at in (rng.uniform(6.0, 9.0), rng.uniform(22.0, 26.0))
+    ]
+    return in_order(replace(plain_plan(seed), kinds=frozenset(), resets=True), faults)
+
+
+def damaged_plan(seed: int) -> Plan:
+    """Draw that a member's tables are damaged, and that it is the next to lead (Q7)."""
+    rng = random.Random(f"damaged {seed}")
+    at = rng.uniform(8.0, 30.0)
+    faults = [
+        Fault(at, "damage", "b1", for_s=rng.uniform(0.1, 0.8)),
+        Fault(at, "crash", "b0", for_s=rng.uniform(8.0, 14.0)),
+    ]
+    return in_order(replace(plain_plan(seed), kinds=frozenset()), faults)
+
+
+def classic_plan(seed: int) -> Plan:
+    """Draw that a leader is lost whose clients are RocketMQ 4's (Q9)."""
+    rng = random.Random(f"classic {seed}")
+    faults = [Fault(rng.uniform(8.0, 20.0), "crash", "leader", for_s=rng.uniform(6.0, 12.0))]
+    return in_order(replace(plain_plan(seed), kinds=frozenset(), classic=True), faults)
+
+
 PLANS: Final[dict[str, Callable[[int], Plan]]] = {
     "elections": elections_plan,
     "plain": plain_plan,
     "voters": voters_plan,
     "two": two_plan,
     "loss": loss_plan,
+    "hands": hands_plan,
     "R3a": promised_plan,
     "R7": figure_plan,
     **{rule: partial(vote_plan, rule=rule) for rule in ("R9", "R9b")},
     **{rule: partial(change_plan, rule=rule) for rule in ("R10", "R10b", "R10c", "R10d", "R10e", "R10f")},
     **{rule: partial(accepted_plan, rule=rule) for rule in ("R14", "R14b", "R14c", "R14d")},
+    **{rule: partial(memory_plan, rule=rule) for rule in ("R15", "R16", "R17", "R18", "R18b")},
+    "R21": crowded_plan,
+    "Q7": damaged_plan,
+    "Q8": reset_plan,
+    "Q9": classic_plan,
+    "Q10": levels_plan,
 }

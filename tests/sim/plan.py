@@ -98,6 +98,9 @@ class Plan:
         copies_min: the setting of that name.
         operated: an operator gives commands (`operators.py`).
         loses: among them that a loss is accepted: there are fewer clients.
+        classic: a client does what those of RocketMQ 4 do (`classic.py`).
+        resets: a client resets a consumer group.
+        modes: flush modes that are not `flush`: (host, `broker` or `replicator`, mode).
     """
 
     seed: int
@@ -116,6 +119,9 @@ class Plan:
     copies_min: int = 0
     operated: bool = False
     loses: bool = False
+    resets: bool = False
+    classic: bool = False
+    modes: tuple[tuple[str, str, Mode], ...] = ()
 
     @classmethod
     def draw(cls, seed: int) -> "Plan":

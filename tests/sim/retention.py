@@ -7,7 +7,8 @@ pages every half second, this knows of each when it closed which file, and where
                 forward by an amount that retention believes (`JUMP_MS_MAX`) is taken off that. Not checked
                 where power was lost: files have times from before it
     begin       an empty log begins no further on than a member's log ever has
-    kept        in the end no file is there that should have gone long ago (clocks that were set: not checked)
+    kept        in the end no file is there that should have gone long ago (clocks that were set: not
+                checked); of a slave's, none that its master has removed long ago, since it keeps the others
     trimmed     in the end no file of a queue or of the index is left whose records have gone
 
 A message may be missing on a member when its record lay below the greatest begin that the member's log has
@@ -208,6 +209,11 @@ class RetentionChecks:
                 for start, closed_at in log.closed_at.items()
                 if start >= log.floor and now - closed_at > self.reserved_s + ROUNDS_S
             ]
+            master = self.cluster.master(member.group)
+            if member is not master:
+                moves = self.logs[master.name, master.lives].moves
+                gone = max((to for at, to in moves if now - at > ROUNDS_S), default=0)
+                old = [start for start in old if start < gone]
             if self.reserved_s and old and member.name not in self.jumped:
                 self.fail("kept", f"{member.name} still has the log file at {min(old)}")
             self.check_trimmed(member, max([0, *(to for at, to in log.moves if now - at > TRIM_S)]))

@@ -29,7 +29,7 @@ from whimbrel.store import commitlog
 from whimbrel.store.commitlog import LogWriter
 from whimbrel.store.deleted_queue_offsets import DeletedQueueOffsets
 from whimbrel.store.queues import ConsumeQueues
-from whimbrel.store.retention import FILES_REMOVED_MAX, RetentionClock
+from whimbrel.store.retention import FILES_REMOVED_MAX, Removal, RetentionClock
 from whimbrel.store.segment import Segment
 from whimbrel.store.shared_page import SharedPage
 from whimbrel.store.slave_store import SlaveStore
@@ -43,9 +43,9 @@ def nothing(*_: Any, **__: Any) -> None:
     """Do nothing."""
 
 
-def all_closed(directory: Path, closed: list[int], *_: Any) -> list[int]:
+def all_closed(directory: Path, closed: list[int], *_: Any) -> Removal:
     """Return what retention would remove if no file were too young."""
-    return closed[:FILES_REMOVED_MAX]
+    return Removal(tuple(closed[:FILES_REMOVED_MAX]))
 
 
 def vouch_for_all(writer: LogWriter, *_: int) -> None:

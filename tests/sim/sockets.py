@@ -226,6 +226,10 @@ class ReplicatorNetwork:
         """Return a socket to connect with."""
         return SimSocket(self.network, self.process, self.host)
 
+    def ended(self, sock: SimSocket) -> bool:
+        """Return whether the other end of a connection has closed it, or it is lost."""
+        return bool(sock.error) or (sock.incoming is not None and sock.incoming.end_arrived)
+
     def send_file(self, sock: SimSocket, fd: int, position: int, count: int) -> int:
         """Send a part of a file."""
         assert sock.outgoing is not None

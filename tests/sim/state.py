@@ -5,10 +5,11 @@
     I11    a topic or group that was made, changed or deleted, and answered so, is as it was answered at each
            later leader; what was not answered may be so or not
     acks   what a consumer of the main topic has acknowledged, and was answered, is done at each later leader
+    resets a consumer group stands where it was reset to, and was answered, at each later leader
     moves  a position whose commit was answered is not further back at a later leader
 
-Checked when a leader begins to serve, I11 every half second as well. Where an operator has accepted a loss,
-what was answered since is checked.
+Checked when a leader begins to serve, I11 and resets every half second as well. Where an operator has
+accepted a loss, what was answered since is checked.
 """
 
 from collections.abc import Callable
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from sim.cluster import GROUPS, TOPIC
 from sim.elected import Elections
 from sim.positions import LEDGER, role_of
+from sim.resets import AUDITORS
 from whimbrel.broker.elections.actions import State
 from whimbrel.broker.roles.master import MasterRole
 from whimbrel.model.group_record import GroupRecord
@@ -74,6 +76,7 @@ class StateChecks:
         if role.clamped and not lossy:
             self.fail("I9", f"{member.name} knows leases of {role.clamped} queues beyond its log")
         self.check_tables(member, role)
+        self.check_resets(member, role)
         positions = role.consumption.positions
         for (group, place), taken in self.cluster.history.acked.items():
             topic = place[0].partition("/")[2]
@@ -111,9 +114,20 @@ class StateChecks:
             if found not in may:
                 self.fail("I11", f"{member.name} has group {name} with {found} attempts, not {may}")
 
+    def check_resets(self, member: "Member", role: MasterRole) -> None:
+        """Check where the group that is reset stands."""
+        resets = self.cluster.resets
+        for queue_id, may in ({} if resets is None else resets.may).items():
+            self.looked("resets")
+            known = role.consumption.positions.table.position(AUDITORS, TOPIC, queue_id)
+            found = -1 if known is None else known[2]
+            if found not in may:
+                self.fail("resets", f"{member.name} has {AUDITORS} on {queue_id} at {found}, not {may}")
+
     def step(self) -> None:
-        """Look at the tables of the leader that serves."""
+        """Look at tables and resets of the leader that serves."""
         for member in self.elections.group:
             role = role_of(member)
             if isinstance(role, MasterRole) and self.is_newest(role) and not role.not_serving():
                 self.check_tables(member, role)
+                self.check_resets(member, role)

@@ -9,9 +9,11 @@ import pytest
 from spark.commands import Command
 from spark.topics import fill
 from support.cluster.processes import Cluster
+from support.pages import Page
 from support.store import goldens
 from whimbrel.cli.spark import SparkJobs
 
+PAGE = Page("docs/audit.md")
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 
 
@@ -24,7 +26,9 @@ def test_each_job_tells_what_it_does_with_examples(command: Command, job: str) -
 
 def test_an_audit_leaves_with_0_1_or_2(command: Command, tmp_path: Path) -> None:
     master, slave = goldens.golden("ha493-async-master"), goldens.golden("ha493-async-slave")
-    assert command("audit", "--master", master, "--slave", slave).exit_code == 0
+    written = PAGE["whimbrel spark audit --master ./dev/master --slave ./dev/slave-1"]
+    words = written.words({"./dev/master": master, "./dev/slave-1": slave})
+    assert command(*words[2:]).exit_code == 0
     damaged = Path(shutil.copytree(slave, tmp_path / "slave"))
     victim = sorted((damaged / "commitlog").iterdir())[0]
     data = bytearray(victim.read_bytes())

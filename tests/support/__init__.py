@@ -2,6 +2,7 @@
 
     waiting         every way to wait: for a condition, for other processes, for a time
     provenance      seed and commit of a result
+    pages           README.md and docs/: the commands on them, and those that tests run
     pieces          streams cut as reads give them
     rule_records    which rules were found with which sources, for programs that break rules one by one
     cluster/        our own processes: starting (as forks) and ending them, groups that elect

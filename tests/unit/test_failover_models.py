@@ -1,12 +1,14 @@
 """The models of automatic failover (tests/models) find what they should, the same each time."""
 
+import pytest
+
 from models.exhaustive import CASES, explore
 from models.group import Left
 from models.histories import KINDS, draw, run
 from models.logs import consistent_point, difference, majority, seals
 from models.rules import RULES
 from models.state_steps import StateCase
-from models.steps import Case
+from models.steps import Case, Steps
 
 
 def test_seals_meet_commits() -> None:
@@ -63,6 +65,83 @@ def test_what_only_grows_hides_what_a_deletion_that_is_taken_back_would_have_del
     outcome = explore(CASES["deletions of topics"], frozenset({"Q7"}))
     assert outcome.finding
     assert outcome.finding.kind == "I3"
+
+
+# 2 has an entry that nobody else has; 1 leads with what 0 and 1 have, and 2 cuts its own.
+CUT_BY_A_LEADER = (
+    "2 swaps epoch 1",
+    "1 seals epoch 1 for 2 at (0, 0)",
+    "2 leads epoch 1",
+    "2 appends 1",
+    "0 swaps epoch 2",
+    "1 seals epoch 2 for 0 at (0, 0)",
+    "0 leads epoch 2",
+    "1 follows 0 in epoch 2 from 0",
+    "0 appends 2",
+    "1 takes entry 2 of 0",
+    "1 swaps epoch 3",
+    "2 seals epoch 3 for 1 at (1, 1)",
+    "1 leads epoch 3",
+    "2 follows 1 in epoch 3 from 0",
+)
+
+
+@pytest.mark.parametrize(
+    "off", [frozenset[str](), frozenset({"R19"})], ids=["as it is", "a cut takes the vote"]
+)
+def test_who_has_cut_what_its_leader_said_elects_with_one_that_was_away(off: frozenset[str]) -> None:
+    """A dead, B elected, C cut, B dead, A back: A and C elect."""
+    steps = Steps(Case("cut", epochs_max=4, entries_max=2), off)
+    group = steps.case.first()
+    for line in CUT_BY_A_LEADER:
+        group = next(after for name, after, _ in steps.after(group) if name == line)
+    members = list(group.members)
+    members[1] = members[1]._replace(gone=True)
+    seen, waiting = {group}, [group._replace(members=tuple(members), leaders=())]
+    while waiting:
+        for _, after, finding in steps.after(waiting.pop()):
+            assert finding is None
+            if after not in seen:
+                seen.add(after)
+                waiting.append(after)
+    elected = any(leader.epoch == 4 for group in seen for leader in group.leaders)
+    assert elected == (not off)
+
+
+# 0 has stored again what waits, removed where it stood, and lost what it had stored: 1 leads without it.
+LACKS_WHAT_WAITS = (
+    "0 swaps epoch 1",
+    "1 seals epoch 1 for 0 at (0, 0)",
+    "0 leads epoch 1",
+    "0 appends 1",
+    "1 follows 0 in epoch 1 from 0",
+    "1 takes entry 1 of 0",
+    "0 commits up to 1 in epoch 1",
+    "1 swaps epoch 2",
+    "2 seals epoch 2 for 1 at (0, 0)",
+    "1 leads epoch 2",
+    "0 stores again, as 2, what waits",
+    "0 removes its entry 1",
+    "0 follows 1 in epoch 2 from 1",
+    "0 swaps epoch 3",
+    "1 seals epoch 3 for 0 at (2, 1)",
+)
+
+
+@pytest.mark.parametrize(
+    ("off", "last"),
+    [(set(), "0 gives epoch 3 up for what waits"), ({"R22"}, "0 leads epoch 3")],
+    ids=["as it is", "nobody gives way"],
+)
+def test_who_lacks_what_waits_gives_way_to_an_equal_log(off: set[str], last: str) -> None:
+    steps = Steps(CASES["what waits"], frozenset({"R21b", *off}))  # type: ignore[arg-type]
+    group = steps.case.first()
+    for line in LACKS_WHAT_WAITS:
+        group = next(after for name, after, _ in steps.after(group) if name == line)
+    ends = [
+        name for name, _, _ in steps.after(group) if name.startswith(("0 gives epoch 3", "0 leads epoch 3"))
+    ]
+    assert ends == [last]
 
 
 def test_one_seed_is_one_history() -> None:

@@ -96,10 +96,10 @@ def test_under_asynchronous_flush_power_is_lost_only_while_all_others_vote() -> 
         assert elections.bears(Fault(3.0, "crash", one.name))
 
 
-def test_a_half_of_the_plans_has_an_operator() -> None:
+def test_most_plans_have_an_operator() -> None:
     plans = [PLANS["elections"](seed) for seed in range(300)]
     assert plans == [PLANS["elections"](seed) for seed in range(300)]
-    assert 120 < sum(plan.operated for plan in plans) < 180
+    assert 160 < sum(plan.operated for plan in plans) < 220
     assert {fault.kind for plan in plans for fault in plan.faults} >= {*ELECTION_FAULTS, *OPERATIONS, "gone"}
     assert {1 + plan.slaves + plan.spares for plan in plans} == {2, 3, 4, 5}
     assert {plan.copies_min for plan in plans} == {0, 1}

@@ -19,7 +19,10 @@ consumers are left alone: they go on from their offset, in order.
 reached logs "fail to change to master", takes sends all the same, and leaves its own epoch out of the list
 (5.3.3). Slaves would be compared by epochs that were not theirs. Every controller has reached 1.
 
-    python -m whimbrel.broker.export [--json] STORE
+**A member's store**, where a group elects its leader, is not changed: what its log holds is what it may vote
+by. It is exported to another place (`store/copying.py`), up to where it is known to be committed.
+
+    python -m whimbrel.broker.export [--json] [--to DIR] STORE
 """
 
 import argparse
@@ -34,18 +37,23 @@ from whimbrel.broker.consume.lease_journal import LeaseJournal
 from whimbrel.broker.consume.lease_store import LeaseStore
 from whimbrel.broker.consume.plan import HandOn
 from whimbrel.broker.consume.queue_leases import Change, QueueLeases
+from whimbrel.broker.produce.confirmed_offset import ConfirmedFile
 from whimbrel.broker.produce.internal_append import onward_draft
 from whimbrel.broker.tables.groups import GroupTable
 from whimbrel.broker.tables.offset_files import OffsetFile
 from whimbrel.broker.tables.versioned import VersionedTable
-from whimbrel.errors import CorruptRecord, IllegalOffset, WhimbrelError
+from whimbrel.errors import CorruptRecord, IllegalOffset, StoreError, WhimbrelError
 from whimbrel.machine import MACHINE, Machine
 from whimbrel.model.names import RETRY_PREFIX
 from whimbrel.model.topic import TopicConfig
+from whimbrel.store.checkpoint import read_checkpoint
 from whimbrel.store.codec import decode_record
+from whimbrel.store.copying import copy_store
 from whimbrel.store.epoch_file import EpochFile
 from whimbrel.store.master_store import MasterStore
 from whimbrel.store.modes import same_modes
+from whimbrel.store.offline_vote import check_no_seat
+from whimbrel.store.seat_file import SeatFile
 from whimbrel.store.view import store_options
 
 __all__ = ["Exported", "export", "main"]
@@ -70,13 +78,27 @@ class Exported:
     offset: int
 
 
-def export(root: Path, machine: Machine = MACHINE) -> list[Exported]:
+def export(root: Path, machine: Machine = MACHINE, *, to: Path | None = None) -> list[Exported]:
     """Export a store at rest; return what was done, queue by queue.
 
+    Args:
+        to: a directory that is empty, or not there, for the export: the store is only read.
+
     Raises:
-        StoreError: the store is in use, or is none, or its log or its lease journal is damaged.
+        StoreError: the store is in use, or is none, or its log or its lease journal is damaged; or it is a
+            member's, and nothing says where the export is to go.
         StoreFull: the disk has no room for the copies.
     """
+    if to is None:
+        check_no_seat(
+            root,
+            "an export in its place, which writes records that its group does not have,",
+            "name a directory for it with --to",
+            machine,
+        )
+    else:
+        copy_store(root, to, group=False, log_end=committed_end(root, machine), machine=machine)
+        root = to
     with ExitStack() as opened:
         store = MasterStore.open(root, store_options(root), clock=machine.wall_ms, machine=machine)
         opened.callback(store.close)
@@ -112,6 +134,27 @@ def export(root: Path, machine: Machine = MACHINE) -> list[Exported]:
         if epochs:
             epoch_file.save(((1, epochs[0][1]),))
     return done
+
+
+def committed_end(root: Path, machine: Machine) -> int | None:
+    """Return where the log of a member's store is known to be committed; None: it is no member's.
+
+    Raises:
+        StoreError: that is not known.
+    """
+    seat = SeatFile(root, machine.files).load()
+    if seat is None or not seat.group:
+        return None
+    checkpoint = read_checkpoint(root, machine.files)
+    committed = max(
+        ConfirmedFile(root, machine.files).offset, 0 if checkpoint is None else checkpoint.committed
+    )
+    if not committed:
+        raise StoreError(
+            f"the store {root} does not say what of its log its group has committed: start the member, and"
+            " stop it once it has a leader; or export the store of another one"
+        )
+    return committed
 
 
 def export_queue(
@@ -157,10 +200,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("store", type=Path)
     parser.add_argument("--json", action="store_true")
+    parser.add_argument("--to", type=Path)
     chosen = parser.parse_args(arguments)
     try:
         with same_modes(chosen.store):
-            done = export(chosen.store)
+            done = export(chosen.store, to=chosen.to)
     except WhimbrelError as error:
         sys.stderr.write(f"Error: {error}\n")
         return 1
@@ -172,7 +216,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         where = f"{one.group} on {one.topic}/{one.queue_id}"
         sys.stdout.write(f"{where}: {one.copied} copied{lost}; offset {one.offset}\n")
     count = sum(one.copied for one in done)
-    sys.stdout.write(f"{chosen.store} is ready for RocketMQ: {count} messages copied\n")
+    sys.stdout.write(f"{chosen.to or chosen.store} is ready for RocketMQ: {count} messages copied\n")
     return 0
 
 

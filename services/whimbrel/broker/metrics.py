@@ -508,8 +508,8 @@ def replication(role: "Role") -> list[Family]:
 
 
 def master_metrics(role: "MasterRole", counted: Counted) -> list[Family]:
-    """Return what a master appends, flushes and waits for."""
-    store, appender = role.store, role.appender
+    """Return what a master appends, flushes and waits for, and what goes for want of space."""
+    store, appender, upkeep = role.store, role.appender, role.upkeep
     began = store.written
     return [
         forward_family(role.forwarder),
@@ -550,6 +550,31 @@ def master_metrics(role: "MasterRole", counted: Counted) -> list[Family]:
             kind="gauge",
             help="Connected slaves that lack less than `slave_fallbehind_max_bytes`.",
             read=lambda: [((), appender.in_sync_slaves())],
+        ),
+        Family(
+            name="whimbrel_dropped_messages_total",
+            kind="counter",
+            help="Messages that went for want of space since the start, though they were not old enough.",
+            read=lambda: [((), upkeep.dropped)],
+        ),
+        Family(
+            name="whimbrel_dropped_unfinished_total",
+            kind="counter",
+            help="Those of them that groups had not finished, each group's added.",
+            read=lambda: [((), upkeep.unread)],
+        ),
+        Family(
+            name="whimbrel_disk_limit_ratio",
+            kind="gauge",
+            help="How full the disk may be before messages go, or sends are refused.",
+            read=lambda: [((), upkeep.limit)],
+        ),
+        Family(
+            name="whimbrel_disk_limit_seconds",
+            kind="gauge",
+            unit="s",
+            help="In how long that is, as the disk has filled lately; none while it does not.",
+            read=lambda: [((), seconds)] if (seconds := upkeep.limit_s) is not None else [],
         ),
     ]
 
@@ -655,6 +680,11 @@ def elections(context: "BrokerContext") -> list[Family]:
             "whimbrel_may_lead",
             "1 while this member may be elected: its store is a voter's, and has lost nothing.",
             lambda elector: elector.state().may_lead,
+        ),
+        gauge(
+            "whimbrel_waiting_elsewhere",
+            "Delayed messages and undecided transactions that this leader lacks, and another member has.",
+            lambda elector: sum(elector.machine.kept_elsewhere.values()) if elector.term is not None else 0,
         ),
     ]
 

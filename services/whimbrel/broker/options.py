@@ -188,8 +188,16 @@ class BrokerOptions:
         24.0, help="how far ahead a message's time of delivery may be", minimum=0, maximum=960
     )
     reserved_hours: float = option(72.0, help="log files older than this are removed", minimum=0)
+    # RocketMQ's cleanFileForciblyEnable, which is true.
+    full_disk: Literal["auto", "drop", "refuse"] = option(
+        "auto",
+        help="what a disk above `disk_clean_ratio` does: drop the oldest log files, read or not; or refuse:"
+        " keep them, and take no sends above `disk_full_ratio`; auto: refuse in groups that elect",
+    )
     disk_used_ratio_max: float = option(0.75, help="above it old files go at any hour", minimum=0, maximum=1)
-    disk_clean_ratio: float = option(0.85, help="above it files go whatever their age", minimum=0, maximum=1)
+    disk_clean_ratio: float = option(
+        0.85, help="above it files go whatever their age, unless `full_disk` refuses", minimum=0, maximum=1
+    )
     disk_full_ratio: float = option(0.90, help="above it writes are refused", minimum=0, maximum=1)
     trace_to: str = option("", help="spans go to file:PATH or to a collector, http://HOST:PORT; empty: none")
     trace_ratio: float = option(
@@ -373,11 +381,19 @@ class BrokerOptions:
             flush=self.flush,
             flush_interval_ms=self.flush_interval_ms,
             reserved_hours=self.reserved_hours,
+            full_disk=self.when_full,
             disk_used_ratio_max=self.disk_used_ratio_max,
             disk_clean_ratio=self.disk_clean_ratio,
             disk_full_ratio=self.disk_full_ratio,
             append_property_crc=self.append_property_crc,
         )
+
+    @property
+    def when_full(self) -> Literal["drop", "refuse"]:
+        """What a disk that fills does."""
+        if self.full_disk == "auto":
+            return "refuse" if self.elects else "drop"
+        return self.full_disk
 
     @property
     def delay_max_ms(self) -> int:

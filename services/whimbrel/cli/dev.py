@@ -27,6 +27,8 @@ from whimbrel.cli.dev_plan import (
     LOG_FILE_SIZE_MIN,
     DevOptions,
     StartError,
+    disk_full_ratio_of,
+    full_disk_of,
 )
 from whimbrel.cli.endpoint import DEV_DIR_VARIABLE, default_dev_dir, running_cluster
 from whimbrel.cli.lazy import examples
@@ -55,6 +57,13 @@ class StoreAccess(StrEnum):
     PRIVATE = "private"
     GROUP = "group"
     ALL = "all"
+
+
+class FullDisk(StrEnum):
+    """What a full disk does."""
+
+    DROP = "drop"
+    REFUSE = "refuse"
 
 
 class Mode(StrEnum):
@@ -150,6 +159,36 @@ CreateOption = Annotated[
         help="Whether a send creates its topic and a receive its group. In production they do not.",
     ),
 ]
+FullDiskOption = Annotated[
+    FullDisk | None,
+    typer.Option(
+        help="What a disk above --disk-clean-ratio does: drop the oldest messages, read or not; or keep them,"
+        " and refuse sends above --disk-full-ratio. Default: refuse.",
+        show_default=False,
+    ),
+]
+CleanRatioOption = Annotated[
+    float | None,
+    typer.Option(
+        "--disk-clean-ratio",
+        min=0,
+        max=1,
+        metavar="RATIO",
+        show_default=False,
+        help="How full the disk may be before the oldest messages go, where they do. Default: 0.85.",
+    ),
+]
+FullRatioOption = Annotated[
+    float | None,
+    typer.Option(
+        "--disk-full-ratio",
+        min=0,
+        max=1,
+        metavar="RATIO",
+        show_default=False,
+        help="How full the disk may be before sends are refused. Default: 0.98.",
+    ),
+]
 StoreModeOption = Annotated[
     StoreAccess,
     typer.Option("--store-mode", help="Who may read the stores: this user, its group as well, or everybody."),
@@ -203,6 +242,7 @@ READERS: dict[str, Callable[[str], Any]] = {
     "flush": Mode,
     "replication": Replication,
     "store_mode": StoreAccess,
+    "full_disk": FullDisk,
 }
 
 
@@ -251,6 +291,9 @@ def dev(
     accept_replays: ReplaysOption = False,
     auto_create: CreateOption = True,
     log_file_size: LogFileOption = LOG_FILE_SIZE_TEXT,
+    full_disk: FullDiskOption = None,
+    disk_clean_ratio: CleanRatioOption = None,
+    disk_full_ratio: FullRatioOption = None,
     store_mode: StoreModeOption = StoreAccess.PRIVATE,
 ) -> None:
     """Run a whole cluster on this machine: nameserver, master, slaves, a replicator beside each.
@@ -275,6 +318,9 @@ def dev(
         accept_replays,
         auto_create,
         log_file_size,
+        full_disk,
+        disk_clean_ratio,
+        disk_full_ratio,
         store_mode,
     )
     raise typer.Exit(run(options))
@@ -298,6 +344,9 @@ def start(
     accept_replays: ReplaysOption = False,
     auto_create: CreateOption = True,
     log_file_size: LogFileOption = LOG_FILE_SIZE_TEXT,
+    full_disk: FullDiskOption = None,
+    disk_clean_ratio: CleanRatioOption = None,
+    disk_full_ratio: FullRatioOption = None,
     store_mode: StoreModeOption = StoreAccess.PRIVATE,
 ) -> None:
     """Run a cluster detached; return when it takes messages."""
@@ -313,6 +362,9 @@ def start(
         accept_replays,
         auto_create,
         log_file_size,
+        full_disk,
+        disk_clean_ratio,
+        disk_full_ratio,
         store_mode,
     )
     log = options.directory / DETACHED_LOG
@@ -436,6 +488,9 @@ def options_of(
     accept_replays: bool,
     auto_create: bool,
     log_file_size: str,
+    full_disk: FullDisk | None,
+    disk_clean_ratio: float | None,
+    disk_full_ratio: float | None,
     store_mode: StoreAccess,
 ) -> DevOptions:
     """Return the options of a cluster."""
@@ -459,6 +514,9 @@ def options_of(
         accept_replays=accept_replays,
         auto_create=auto_create,
         log_file_size=there or asked,
+        full_disk=full_disk_of(os.environ) if full_disk is None else full_disk.value,
+        disk_clean_ratio=disk_clean_ratio,
+        disk_full_ratio=disk_full_ratio_of(os.environ) if disk_full_ratio is None else disk_full_ratio,
         store_mode=store_mode.value,
     )
 

@@ -19,6 +19,8 @@ __all__ = [
     "RestartBackoff",
     "Role",
     "StartError",
+    "disk_full_ratio_of",
+    "full_disk_of",
     "plan",
 ]
 
@@ -31,6 +33,9 @@ GROUPS = "groups.json"  # file below DIR: who leads, where brokers elect
 LOG_FILE_SIZE = 64 * 1024 * 1024  # RocketMQ's 1 GiB, reserved whole for each broker, fills a laptop's disk
 LOG_FILE_SIZE_MIN = 8 * 1024 * 1024  # the largest message takes half of it
 INDEX_SLOT_BYTES = 200  # of log for each slot of the index: RocketMQ has 5,000,000 for 1 GiB
+# A laptop's disk is 90 % full as a rule, with tens of GB free; and nobody's messages are to go from there.
+DISK_FULL_RATIO = 0.98
+FULL_DISK: Literal["drop", "refuse"] = "refuse"
 ENTRIES_PER_SLOT = 4  # RocketMQ's ratio, from which a reader derives the slots of a file
 
 GROUP_LETTERS = "abcdefghi"  # of the broker groups' names, broker-a and so on
@@ -70,6 +75,8 @@ class DevOptions:
         accept_replays: brokers accept replays of archived messages.
         auto_create: a send creates its topic, a receive its group.
         log_file_size: bytes of a commitlog file in new stores; those in the directory keep their size.
+        full_disk, disk_clean_ratio, disk_full_ratio: those settings of the brokers; None: left to them and
+            to the environment.
         store_mode: who may read what it makes: this user, the group as well, or everybody.
         lease_file_size: bytes of each of the two files of a lease journal; None for the broker's default.
         ephemeral: nobody needs the stores afterwards: no child outlives a killed supervisor for a moment, not
@@ -88,6 +95,9 @@ class DevOptions:
     accept_replays: bool = False
     auto_create: bool = True
     log_file_size: int = LOG_FILE_SIZE
+    full_disk: Literal["drop", "refuse"] | None = None
+    disk_clean_ratio: float | None = None
+    disk_full_ratio: float | None = None
     store_mode: Literal["private", "group", "all"] = "private"
     lease_file_size: int | None = None
     ephemeral: bool = False
@@ -100,7 +110,7 @@ class ChildPlan:
     name: str
     role: Role
     program: Literal["nameserver", "broker", "replicator"]
-    settings: Mapping[str, str | int]
+    settings: Mapping[str, str | int | float]
     store: Path | None = None
 
     @property
@@ -127,6 +137,16 @@ class RestartBackoff:
         self.delay = RESTART_FIRST_S if steady or not self.delay else min(self.delay * 2, RESTART_MAX_S)
         self.up_since = None
         return now + self.delay
+
+
+def full_disk_of(environ: Mapping[str, str]) -> Literal["drop", "refuse"] | None:
+    """Return what a disk above the ratio does in a development cluster, unless the environment says it."""
+    return None if "WHIMBREL_BROKER_FULL_DISK" in environ else FULL_DISK
+
+
+def disk_full_ratio_of(environ: Mapping[str, str]) -> float | None:
+    """Return above which use of its disk such a cluster refuses sends, likewise."""
+    return None if "WHIMBREL_BROKER_DISK_FULL_RATIO" in environ else DISK_FULL_RATIO
 
 
 def plan(options: DevOptions, endpoint: str) -> tuple[ChildPlan, ...]:
@@ -173,7 +193,7 @@ def plan(options: DevOptions, endpoint: str) -> tuple[ChildPlan, ...]:
             role, beside, kind = "member", "member-replicator", f"member-{index + 1}"
             name = f"{letter}-{kind}" if group else kind
         base = PORTS_PER_BROKER * (step + 1)
-        broker: dict[str, str | int] = {
+        broker: dict[str, str | int | float] = {
             "role": "elected" if elects else role,
             "name": f"broker-{letter}",
             "id": index + elects,
@@ -197,9 +217,15 @@ def plan(options: DevOptions, endpoint: str) -> tuple[ChildPlan, ...]:
             broker |= {"voters": voters, "coordinator": "nameserver"}
         if options.lease_file_size is not None:
             broker |= {"lease_file_size": options.lease_file_size}
+        disk = {
+            "full_disk": options.full_disk,
+            "disk_clean_ratio": options.disk_clean_ratio,
+            "disk_full_ratio": options.disk_full_ratio,
+        }
+        broker |= {name: value for name, value in disk.items() if value is not None}
         if options.accept_replays:
             broker |= {"accept_replays": "true"}
-        replicator: dict[str, str | int] = {
+        replicator: dict[str, str | int | float] = {
             "role": broker["role"],
             "store": str(store),
             "store_mode": options.store_mode,

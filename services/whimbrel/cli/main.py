@@ -27,7 +27,7 @@ SECTIONS = {
     "On this machine": ("dev",),
     "Messages": ("send", "recall", "receive", "tail", "pull", "dlq", "trace", "bench"),
     "The cluster": ("topic", "group", "cluster", "drain", "forget", "replication", "health"),
-    "Stores and archives": ("store", "spark"),
+    "Stores and archives": ("store", "restore", "spark"),
     "Settings": ("config", "profile"),
     "The processes of a cluster, each with flags of its own": tuple(PROCESSES),
 }
@@ -147,6 +147,7 @@ def commands() -> dict[str, Command]:
         "replication": Command("whimbrel.cli.replication", "app", "Show who follows whom, and how far."),
         "trace": Command("whimbrel.cli.trace", "trace", "Show the way of one message, with its timings."),
         "store": Command("whimbrel.cli.store", "store", "Dump, verify and recover store directories."),
+        "restore": Command("whimbrel.cli.restore", "restore", "Put a backup of a store in its place."),
         "spark": Command("whimbrel.cli.spark", "jobs", "Archive, replay, audit and measure, with Spark."),
         "config": Command(
             "whimbrel.cli.config", "app", "Show settings and where they come from; sample files."

@@ -43,8 +43,8 @@ the file, that over the default. Unknown names are refused with the nearest know
 are not allowed. Whole numbers may carry KiB, MiB or GiB. Lists are separated by `,` or `;`; in a file they
 are lists.
 
-    whimbrel config example broker > broker.toml        a file with every setting, its meaning and default
-    whimbrel config show broker --config broker.toml    what would be in effect, and where it comes from
+    whimbrel config example broker --store /data/a > broker.toml   # every setting, its meaning and default
+    whimbrel config show broker --config broker.toml               # what would be in effect, and what says so
     whimbrel broker --config broker.toml
 
 [deploy/config](../deploy/config) has such a file for each process."""

@@ -28,7 +28,7 @@ from whimbrel.model.properties import KEYS, TAGS
 if TYPE_CHECKING:
     from whimbrel.store.repair import Findings
 
-__all__ = ["dump", "export", "recover", "reinit", "repair", "store", "verify"]
+__all__ = ["dump", "export", "moved", "recover", "reinit", "repair", "store", "verify"]
 
 store = group("Dump, verify, recover, repair and export store directories, also RocketMQ's.")
 
@@ -227,14 +227,30 @@ def recover(
     emit(found, output, columns=("what", "begin", "end"), rows=rows)
 
 
-@store.command(epilog=examples("whimbrel store export ./store"))
-def export(path: PathArgument, output: OutputOption = Format.TABLE) -> None:
+@store.command(
+    epilog=examples("whimbrel store export ./store", "whimbrel store export ./member-1 --to ./exported")
+)
+def export(
+    path: PathArgument,
+    to: Annotated[
+        Path | None,
+        typer.Option(
+            "--to",
+            metavar="DIR",
+            help="Export to this directory, which is empty or not there; the store is only read.",
+            show_default=False,
+        ),
+    ] = None,
+    output: OutputOption = Format.TABLE,
+) -> None:
     """Make a store at rest ready for RocketMQ: what groups hold goes into their retry topics.
 
     RocketMQ knows one offset for a group and a queue. Without this it delivers again what was acknowledged
-    behind a message that is still held.
+    behind a message that is still held. A store of a group that elects its leader is exported with --to, as
+    far as it is known to be committed.
     """
     command = [sys.executable, "-m", "whimbrel.broker.export", str(path)]
+    command += [] if to is None else ["--to", str(to)]
     done = subprocess.run([*command, "--json"] if output is Format.JSON else command, check=False)
     raise typer.Exit(done.returncode)
 
@@ -314,6 +330,61 @@ def reinit(
         typer.confirm(f"Remove log, queues and index of {path}?", abort=True, err=True)
     seat = reinit_offline(path)
     note(f"{path} is empty: start broker and replicator of member {seat.member}, which follow anew")
+
+
+@store.command(
+    epilog=examples(
+        "whimbrel store moved /data/new/broker-a --endpoint 10.0.0.1:8081",
+        "whimbrel store moved /data/new/broker-a --yes",
+    )
+)
+def moved(
+    path: PathArgument,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    endpoint: Annotated[
+        str,
+        typer.Option(
+            "--endpoint",
+            metavar="HOST:PORT",
+            help="Nameserver of the group: refuse if it knows that this store is an older copy.",
+            show_default=False,
+        ),
+    ] = "",
+) -> None:
+    """Say that the store of a member at rest was moved to another disk, and not copied: it keeps its vote.
+
+    For a group that elects its leader, before the first start in the new place. A copy of a store that has
+    run on since must not be taken for it: what was acknowledged since would be forgotten. For backups there
+    is `whimbrel restore`.
+    """
+    from whimbrel.store.offline_vote import moved_seat, take_moved
+
+    seat = moved_seat(path)
+    if seat is None:
+        note(f"{path} is where its member ran last, or was started here already: there is nothing to do")
+        return
+    led = newest_led(endpoint, seat.group, seat.member) if endpoint else 0
+    if not yes:
+        typer.confirm(
+            f"Is {path} the only copy of member {seat.member}'s store, and has it run nowhere since it was"
+            " moved? If it is a copy of a store that ran on, messages that were acknowledged may be lost.",
+            abort=True,
+            err=True,
+        )
+    take_moved(path, led=led)
+    note(f"{path} is the store of member {seat.member}, as it was: start broker and replicator")
+
+
+def newest_led(endpoint: str, group: str, member: int) -> int:
+    """Return the newest epoch that a member has led, as far as its group's members know; 0: none."""
+    from whimbrel.client import sync
+
+    with sync.Admin(endpoint) as admin:
+        views = admin.replication(admin.cluster().brokers)
+    known = [view.election for view in views if not isinstance(view, tuple)]
+    records = [each.record for each in known if each is not None and each.record is not None]
+    turns = [turn for record in records if record.group == group for turn in record.history]
+    return max((turn.epoch for turn in turns if turn.leader == member), default=0)
 
 
 def show_findings(path: Path, findings: "Findings", output: Format, *, choices: bool) -> None:

@@ -265,6 +265,7 @@ class ReplicationStatus:
         expected_slaves: how many connected slaves a master is to have; 0 on slaves, and when it is not known.
         lane: "on" where it uses the compiled lane, else "off, because ..."; from an earlier version that of
             the lane, or "".
+        notes: what is worth knowing though nothing is wrong; for people.
         election: None where roles are configured.
     """
 
@@ -286,6 +287,7 @@ class ReplicationStatus:
     flush: str
     expected_slaves: int = 0
     lane: str = ""
+    notes: tuple[str, ...] = ()
     election: ElectionStatus | None = None
 
 

@@ -19,6 +19,7 @@ __all__ = [
     "Suspicion",
     "check_epoch",
     "check_member_id",
+    "check_size",
     "check_uuid",
 ]
 
@@ -56,7 +57,7 @@ class Suspicion:
         """Refuse what no member can say."""
         check_epoch("epoch", self.epoch)
         check_epoch("last_epoch", self.last_epoch)
-        check_end(self.log_end)
+        check_size("log_end", self.log_end)
         check_uuid("seat", self.seat)
         check_uuid("group", self.group)
         check_member_id("member", self.member)
@@ -76,6 +77,8 @@ class SealAnswer:
         why: there is no promise, or it does not count; for people. At most ANSWER_WHY_CHARS_MAX characters.
         member: its id; NOBODY while it has none.
         votes: the promise counts: it may vote.
+        waiting_below: delayed messages and undecided transactions that its log has below the begin of the
+            candidate's, which would be lost if that one led.
 
     Raises:
         BadRequest: a field is out of bounds.
@@ -90,15 +93,17 @@ class SealAnswer:
     why: str
     member: int
     votes: bool
+    waiting_below: int = 0
 
     def __post_init__(self) -> None:
         """Refuse what no member can say."""
         check_epoch("promised", self.promised)
         check_member_id("promised_to", self.promised_to)
         check_epoch("last_epoch", self.last_epoch)
-        check_end(self.log_end)
+        check_size("log_end", self.log_end)
         check_uuid("seat", self.seat)
         check_member_id("member", self.member)
+        check_size("waiting_below", self.waiting_below)
         if len(self.why) > ANSWER_WHY_CHARS_MAX:
             raise BadRequest(f"why: {len(self.why)} characters, at most {ANSWER_WHY_CHARS_MAX} are allowed")
 
@@ -148,10 +153,10 @@ def check_member_id(field: str, member: int) -> None:
         raise BadRequest(f"{field} {member}: a member's id is from {NOBODY} to {MEMBER_MAX}")
 
 
-def check_end(end: int) -> None:
-    """Raise BadRequest unless a log may end there."""
-    if not 0 <= end <= LOG_END_MAX:
-        raise BadRequest(f"log_end {end}: a log ends at byte 0 to {LOG_END_MAX}")
+def check_size(field: str, size: int) -> None:
+    """Raise BadRequest unless it may be an offset of a log, or how much is in one."""
+    if not 0 <= size <= LOG_END_MAX:
+        raise BadRequest(f"{field} {size}: it is from 0 to {LOG_END_MAX}")
 
 
 def check_uuid(field: str, uuid: str) -> None:

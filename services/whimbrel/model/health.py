@@ -135,11 +135,11 @@ def slave_checks(view: ReplicationStatus, master_end: int | None) -> list[Check]
 
 
 def broker_check(name: str, view: ReplicationStatus, state: str, serves: bool, problem: str) -> Check:
-    """Return the check of a broker itself, with what it has of the compiled lane."""
+    """Return the check of a broker itself, with what it has of the compiled lane, and notes."""
     without = view.lane.startswith("off")
     lane = "" if not view.lane else ", lane off" if without else ", lane on"
-    note = f"lane {view.lane}" if without else ""
-    return Check(name, serves and not problem, f"{state}{lane}", problem, note)
+    notes = (f"lane {view.lane}", *view.notes) if without else view.notes
+    return Check(name, serves and not problem, f"{state}{lane}", problem, "; ".join(notes))
 
 
 def replicator_check(broker: str, view: ReplicationStatus) -> Check:

@@ -40,6 +40,7 @@ from whimbrel.ha.switching import DIALECT, MAGIC_BYTES, NOBODY, SwitchingMaster
 from whimbrel.replicator.lane_turns import feed
 from whimbrel.replicator.loop import Loop
 from whimbrel.replicator.options import ReplicatorOptions
+from whimbrel.replicator.promises import Promises
 from whimbrel.replicator.slave_connection import SendResult, SlaveConnection
 from whimbrel.replicator.sockets import advertised_host, named, tune
 from whimbrel.store.counted_slaves import host_of
@@ -70,6 +71,7 @@ LEADER_BEAT_MAX_NS = 1_000_000_000
 # first of them waits (`broker/elections/machine.py` LEAST_SILENT_S): whom they ask must know by then.
 QUORUM_S = 2.0
 MASTER = 1  # what the page's `replica_role` says of a leader's replicator
+ASYNC = 2  # what its `broker_flush` says of a broker that counts what it has written
 BROKER_APART_S = 0.1  # between two looks whether the broker of an elected leader lives
 REPEAT_S = 60.0  # the same refusal is logged once in so long, as is that there is no room
 
@@ -108,12 +110,14 @@ class Feeder:
         options: ReplicatorOptions,
         *,
         after_epoch: int = 0,
+        promises: Promises | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Listen; slaves are let in once the log has an epoch.
 
         Args:
             after_epoch: of the log that this process wrote itself, 0 when it did not. That epoch is over.
+            promises: of this member, where the group elects.
         """
         self.loop, self.page, self.options = loop, loop.page, options
         self.clock = clock
@@ -128,7 +132,7 @@ class Feeder:
         self.epoch = after_epoch
         self.begin = self.end = self.commit = self.commit_saw = 0
         self.majority = self.leading = False
-        self.elected = options.role == "elected"
+        self.elected, self.promises = options.role == "elected", promises
         self.led_since = 0.0  # when the broker had begun its epoch
         self.quorum = True  # enough voters report
         self.broker_lives, self.broker_looked_at = True, float("-inf")
@@ -162,6 +166,8 @@ class Feeder:
             self.look_at_leader()
         if self.ack_timer is not None:
             self.ack_timer.written(self.end, now)
+        if self.promises is not None and self.leading:
+            self.promises.note(self.end if self.page.broker_flush == ASYNC else self.page.flushed, now)
         self.busy = self.send_all(now)
         if self.acks_moved:
             self.acks_moved = False

@@ -134,7 +134,7 @@ class Follower:
         self.append_at = 0.0  # stalled: when to try again
         self.unsent = b""  # the rest of a report that the socket did not take whole
         self.appended_end = -1
-        self.retention_at = float("-inf")
+        self.retention_at = self.clock()  # by the first round the broker has been told what the leader keeps
         self.ring_due = False  # the log has grown since the broker was rung
         self.rung_at = float("-inf")
         self.logged = ""
@@ -152,6 +152,7 @@ class Follower:
         self.page.quorum_lost = 0
         log.on_flushed = self.flushed
         log.on_failed = loop.wake
+        log.before_removal = self.before_removal
         if promises is not None:
             promises.opened(
                 end=log.end,
@@ -174,6 +175,8 @@ class Follower:
             self.empty(self.promises)
         if self.promises is not None and self.promises.asked and now >= self.promise_at:
             self.promise(self.promises, now)
+        if self.promises is not None:
+            self.promises.note(self.core.reported if self.core is not None else 0, now)
         if now - self.retention_at > RETENTION_S:
             self.retention_at = now
             log.run_retention(self.loop.machine.wall_ms())
@@ -190,6 +193,8 @@ class Follower:
                 self.send_reports(now)
                 if self.pending is None:
                     self.core.check_silence(now)
+                else:
+                    self.stay()
             elif self.sock is not None:
                 if now > self.connect_until:
                     raise ConnectionClosed(f"no connection within {CONNECT_S:.0f} s")
@@ -200,6 +205,19 @@ class Follower:
         if self.ring_due and now - self.rung_at >= RING_INTERVAL_MIN_S:
             self.ring_due, self.rung_at = False, now
             self.loop.ring_broker()
+
+    def before_removal(self, begin: int) -> int:
+        """Return below which offset retention may remove files (spec R20, R21).
+
+        What the leader keeps stays here as well: it stores what still waits again before it removes a file,
+        and who leads next needs one or the other. Where members are elected, nothing goes before the leader
+        has said where its log begins; nor what is not committed: that may still be cut, and a log that begins
+        behind where it is to be cut follows nobody.
+        """
+        kept = self.page.leader_begin
+        if self.promises is None:
+            return min(begin, kept or begin)
+        return min(begin, kept, max(self.page.heard_commit, self.page.confirmed))
 
     def empty(self, promises: Promises) -> None:
         """Have the seat say that the store is to be emptied; the role does it.
@@ -652,7 +670,7 @@ class Follower:
         """
         adopted = bool(core.epochs) and core.epochs[-1][0] == core.leader_epoch
         if adopted and 0 <= core.commit <= self.held:
-            promises.regain_vote()
+            promises.regain_vote(core.commit)
 
     def adopt(self, core: SwitchingSlave) -> None:
         """Put the epochs that our log has reached on disk, before an end in them is reported.
@@ -691,6 +709,21 @@ class Follower:
             logger.error("%s", text)
             self.show_trouble(text)
         self.append_at = now + FULL_RETRY_S
+
+    def stay(self) -> None:
+        """Hear the leader while nothing can be read: it lives for us as long as the connection stands.
+
+        What it says waits behind records for which there is no room. To elect another would help nobody:
+        this member could not follow that one either.
+
+        Raises:
+            ConnectionClosed: it does not stand.
+        """
+        assert self.sock is not None
+        if self.loop.network.ended(self.sock):
+            raise ConnectionClosed("the master has closed the connection")
+        if self.accepted and self.page.heard_epoch:
+            self.page.heard_ns = self.loop.machine.monotonic_ns()
 
     def show_trouble(self, text: str) -> None:
         """Show people what keeps replication from working; "" when it works."""

@@ -1,13 +1,16 @@
 """Settings of a replicator."""
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from whimbrel.config import option
 from whimbrel.ha.frames import FRAME_BYTES_MAX
 from whimbrel.model.route import check_address, check_host
 from whimbrel.model.wire import HA_PORT
 from whimbrel.telemetry import check_trace_target
+
+if TYPE_CHECKING:
+    from whimbrel.store.options import Retention
 
 __all__ = ["ReplicatorOptions"]
 
@@ -63,12 +66,17 @@ class ReplicatorOptions:
     flush: Literal["sync", "async"] = option(
         "async", help="slave: acknowledge what is on disk, or what is in memory"
     )
-    reserved_hours: float = option(72.0, minimum=0, help="slave: log files older than this are removed")
+    reserved_hours: float = option(
+        -1.0,
+        minimum=-1,
+        help="log files older than this are removed; -1 = as the broker beside has it; of two that differ the"
+        " one that keeps longer holds",
+    )
     disk_used_ratio_max: float = option(
-        0.75, minimum=0, maximum=1, help="slave: above it old log files go at any hour"
+        -1.0, minimum=-1, maximum=1, help="above it old log files go at any hour; -1 = as the broker's"
     )
     disk_clean_ratio: float = option(
-        0.85, minimum=0, maximum=1, help="slave: above it log files go whatever their age"
+        -1.0, minimum=-1, maximum=1, help="above it log files go whatever their age; -1 = as the broker's"
     )
     cut_keep_bytes: int = option(
         1 << 30,
@@ -102,6 +110,18 @@ class ReplicatorOptions:
         "INFO", help="least severe log lines to write"
     )
     log_format: Literal["text", "json"] = option("text", help="log lines for people or for programs")
+
+    @property
+    def retention(self) -> "Retention":
+        """What is given here of how long the log is kept."""
+        from whimbrel.store.options import Retention
+
+        return Retention(
+            *(
+                None if given < 0 else given
+                for given in (self.reserved_hours, self.disk_used_ratio_max, self.disk_clean_ratio)
+            )
+        )
 
     def __post_init__(self) -> None:
         """Refuse what can't work."""

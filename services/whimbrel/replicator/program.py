@@ -89,14 +89,14 @@ def begin(
     Raises:
         StoreError, OSError: as `serve`.
     """
+    loop.page.replica_retention = options.retention
     if options.role != "elected":
         check_no_member(Path(options.store), loop.machine.files)
         kind = MasterRole if options.role == "master" else SlaveRole
         replicator.start(kind(loop, options, clock=clock))
     else:
-        replicator.start_elected(
-            MasterRole(loop, options, clock=clock), SlaveRole(loop, options, clock=clock)
-        )
+        slave = SlaveRole(loop, options, clock=clock)
+        replicator.start_elected(MasterRole(loop, options, promises=slave.promises, clock=clock), slave)
 
 
 def ready(options: ReplicatorOptions, *, address: str, metrics: str, health: str) -> None:

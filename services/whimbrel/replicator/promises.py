@@ -16,10 +16,22 @@ To follow a leader is a promise as well: of its epoch, to it, before anything is
 
 **Who may vote** (R9). A member that may have lost what it acknowledged does not: under asynchronous flush
 after a power cut, or after a sync of the log that failed, since a page cache lets go of what that covered;
-and whenever the log ends below what was known to be on disk. Its vote comes back when its log has adopted the
-leader's epoch and holds all up to a commit offset that the leader told over this connection. The leader's
-replicator tells none that its broker published before it saw the connection (R11b). A member whose store is
-emptied on request has lost all of it, and keeps its promises: the same holds for it (`store/emptying.py`).
+and whenever the log ends below what was acknowledged, or known to be on disk. Its vote comes back when its
+log has adopted the leader's epoch and holds all up to a commit offset that the leader told over this
+connection. The leader's replicator tells none that its broker published before it saw the connection (R11b).
+A member whose store is emptied on request has lost all of it, and keeps its promises: the same holds for it
+(`store/emptying.py`).
+
+**What was acknowledged** is kept in the seat for that, whether the replicator is a leader's or a follower's:
+
+- up to where: what the broker beside has in its queues, which is committed and ends with a record, once it
+  is also acknowledged, where no log file ends there (`outlasts`); at most once a mark (MARK_INTERVAL_S,
+  MARK_BYTES), since each costs a sync, in a thread of its own; and as the log is closed
+- by which flush mode: the weaker one of this process and of the broker, which counts its own log by its own
+  setting as it leads, and says in the page which that is. A weaker one is on disk before the next promise, so
+  before the broker leads (R18, R18b)
+
+A seat that was copied is another one (R15): see `seat_file.py`.
 """
 
 import logging
@@ -29,12 +41,23 @@ from typing import Final
 
 from whimbrel.errors import StoreError, WhimbrelError
 from whimbrel.ha.epochs import Epochs
-from whimbrel.machine import Machine
+from whimbrel.machine import Machine, Worker
 from whimbrel.store.cut import list_cuts
 from whimbrel.store.divergence import CUT_KEEP_BYTES, cut_aside, finish_cut
 from whimbrel.store.emptying import emptied, empty_store, to_be_emptied
-from whimbrel.store.seat_file import Seat, SeatFile, after_cut, cutting, draw_uuid, may_vote
-from whimbrel.store.shared_page import SharedPage
+from whimbrel.store.offline_vote import own_seat
+from whimbrel.store.recovery_marks import MARK_BYTES, MARK_INTERVAL_S
+from whimbrel.store.seat_file import (
+    FLUSH_MODES,
+    Seat,
+    SeatFile,
+    after_cut,
+    cutting,
+    draw_uuid,
+    may_vote,
+    weaker,
+)
+from whimbrel.store.shared_page import BOUND, UNBOUND, SharedPage
 
 __all__ = ["Promises", "Repair"]
 
@@ -81,9 +104,13 @@ class Promises:
         self.page, self.flush, self.cut_keep_bytes = page, flush, cut_keep_bytes
         self.cuts_removed = 0
         self.empty_asked = 0  # the number by which the broker has asked for what is under way
+        self.machine = machine
         self.boot = machine.boot_id().hex()
+        self.marked_at = machine.monotonic()
+        self.mark: Seat | None = None  # that the thread is to write, or writes
+        self.marker: Worker | None = None
         self.file = SeatFile(root, machine.files)
-        seat = self.file.load()
+        seat = own_seat(self.file, machine)
         if seat is None:
             seat = Seat(uuid=draw_uuid(machine.random_bytes), member=member)
         elif seat.member != member:
@@ -91,13 +118,29 @@ class Promises:
                 f"the store {root} is that of member {seat.member}: start it with id {seat.member}, or member"
                 f" {member} with another store"
             )
+        elif self.file.was_copied:
+            logger.warning(
+                "the store %s is a copy: its member may have promised and acknowledged more since, so it does"
+                " not vote; it follows as a new member's does, and votes after `whimbrel replication voters"
+                " --set`; a store that was moved keeps its vote by `whimbrel store moved`",
+                root,
+            )
         self.seat = seat
         self.failed = ""
         self.refused = (0, 0)
         self.theirs: Epochs | None = None  # of a cut that is under way
         self.why = ""
         self.file.save(seat)  # what was read may not be on disk
+        bound = self.file.bound_to is not None
+        if not bound:
+            logger.warning(
+                "the file system of %s does not tell a file from a copy: a copy of this store would vote in"
+                " its name; put back copies by `whimbrel restore` only",
+                root,
+            )
         page.seat, page.seat_group = seat.uuid, seat.group
+        page.replica_flush = FLUSH_MODES.index(flush)
+        page.seat_bound = BOUND if bound else UNBOUND
 
     @property
     def asked(self) -> bool:
@@ -122,18 +165,85 @@ class Promises:
         Raises:
             StoreError: the disk refuses.
         """
-        seat = self.seat
-        votes = may_vote(seat, end=end, boot=self.boot, clean=clean, flush=self.flush, doubtful=doubtful)
+        seat, flush = self.seat, self.weakest_flush()
+        votes = may_vote(seat, end=end, boot=self.boot, clean=clean, flush=flush, doubtful=doubtful)
         if seat.votes and not votes:
             logger.warning(
                 "this member may have lost what it acknowledged: its log ends at %d, %d were known to be on"
-                " disk, flush is %s; it does not vote until it has all that is committed",
+                " disk, it had acknowledged %d or more, flush was %s; it does not vote until it has all that"
+                " is committed",
                 end,
                 seat.floor,
+                seat.acknowledged,
+                seat.flush or flush,
+            )
+        # The whole log is on disk now: what may be lost from here on is a question of the modes of now.
+        self.save(replace(seat, votes=votes, boot=self.boot, flush=flush))
+        self.show(last_epoch, end)
+
+    def weakest_flush(self) -> str:
+        """Return the weaker flush mode of this process and the broker beside, as far as that has told."""
+        return weaker(self.flush, FLUSH_MODES[self.page.broker_flush])
+
+    def note(self, acknowledged: int, now: float) -> None:
+        """Keep what is acknowledged, now and then, and a weaker flush mode at once.
+
+        Args:
+            acknowledged: how far this member has counted or reported its log.
+
+        Raises:
+            StoreError: the disk has refused a change of the seat.
+        """
+        seat, flush = self.seat, self.weakest_flush()
+        if self.failed:
+            raise StoreError(self.failed)
+        if weaker(seat.flush, flush) != seat.flush:
+            logger.warning(
+                "the broker beside has flush %s, this replicator %s: the weaker one holds for what this"
+                " member acknowledges, so after a power cut it does not vote; set both alike",
+                FLUSH_MODES[self.page.broker_flush],
                 self.flush,
             )
-        self.save(replace(seat, votes=votes, boot=self.boot))
-        self.show(last_epoch, end)
+            self.save(replace(seat, flush=flush))
+            return
+        settled = self.page.dispatched
+        if self.mark is not None or not seat.acknowledged < settled <= acknowledged:
+            return
+        if not self.outlasts(settled):
+            return
+        if now - self.marked_at >= MARK_INTERVAL_S or settled - seat.acknowledged >= MARK_BYTES:
+            self.marked_at = now
+            self.mark = self.seat = replace(seat, acknowledged=settled)
+            self.marker = self.marker or self.machine.worker("seat", self.write_mark)
+            self.marker.wake()
+
+    def write_mark(self) -> None:
+        """Write what `note` has asked for; in the thread of the worker."""
+        if self.mark is None:
+            return
+        try:
+            self.file.save(self.mark)
+        except StoreError as error:
+            self.failed = str(error)
+        finally:
+            self.mark = None
+
+    def closed(self, end: int) -> None:
+        """Take note that the log was closed in order; its last record on disk ends at `end`.
+
+        Raises:
+            StoreError: the disk refuses.
+        """
+        if end > self.seat.acknowledged and self.outlasts(end):
+            self.save(replace(self.seat, acknowledged=end))
+
+    def outlasts(self, offset: int) -> bool:
+        """Return whether a log that has lost nothing ends there or behind it, after each start.
+
+        Not where a log file ends: what is before may be a blank, which recovery takes off where no file
+        follows, as RocketMQ's does. No record ends there.
+        """
+        return not self.page.file_size or offset % self.page.file_size != 0
 
     def promise(self, epoch: int, candidate: int, *, last_epoch: int, end: int, flushed: int) -> None:
         """Put a promise on disk and show it; the log is at rest.
@@ -167,18 +277,30 @@ class Promises:
         The floor is no higher than what is committed: that is the end of a record, as recovery finds it.
         """
         group = self.seat.group or self.page.group
-        floor = max(min(flushed, self.page.heard_commit), self.seat.floor)
-        seat = replace(self.seat, promised=epoch, promised_to=candidate, group=group, floor=floor)
-        self.save(replace(seat, votes=True, floor=0) if waived else seat)
+        known = min(flushed, self.page.heard_commit)
+        floor = max(known, self.seat.floor) if self.outlasts(known) else self.seat.floor
+        seat = replace(
+            self.seat,
+            promised=epoch,
+            promised_to=candidate,
+            group=group,
+            floor=floor,
+            flush=weaker(self.seat.flush, self.weakest_flush()),
+        )
+        if waived:
+            settled = self.page.dispatched
+            acknowledged = settled if settled <= flushed and self.outlasts(settled) else 0
+            seat = replace(seat, votes=True, floor=0, acknowledged=acknowledged)
+        self.save(seat)
         self.page.seat_group = group
 
-    def regain_vote(self) -> None:
-        """Vote again: the log holds all that is committed.
+    def regain_vote(self, commit: int) -> None:
+        """Vote again: the log holds all that is committed, up to there.
 
         Raises:
             StoreError: the disk refuses.
         """
-        self.save(replace(self.seat, votes=True, floor=0))
+        self.save(replace(self.seat, votes=True, floor=0, acknowledged=commit))
         self.page.votes = 1
         logger.info("this member holds all that is committed: it votes again")
 
@@ -254,6 +376,8 @@ class Promises:
         Raises:
             StoreError: the disk refuses, now or before: what was promised is not known then.
         """
+        if self.marker is not None:
+            self.marker.wait()
         if seat == self.seat:
             return
         try:

@@ -105,9 +105,14 @@ class MasterRole:
     name: Literal["master", "slave"] = "master"
 
     def __init__(
-        self, loop: Loop, options: ReplicatorOptions, *, clock: Callable[[], float] = time.monotonic
+        self,
+        loop: Loop,
+        options: ReplicatorOptions,
+        *,
+        promises: Promises | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.loop, self.options, self.clock = loop, options, clock
+        self.loop, self.options, self.promises, self.clock = loop, options, promises, clock
         self.address = ""
         self.feeder: Feeder | None = None
 
@@ -118,7 +123,9 @@ class MasterRole:
     def start(self, after_epoch: int) -> Worker:
         """Listen for slaves."""
         assert self.feeder is None
-        self.feeder = Feeder(self.loop, self.options, after_epoch=after_epoch, clock=self.clock)
+        self.feeder = Feeder(
+            self.loop, self.options, after_epoch=after_epoch, promises=self.promises, clock=self.clock
+        )
         self.address = named(self.feeder.listener.getsockname())
         logger.info("listening on %s", self.address)
         return self.feeder
@@ -176,9 +183,14 @@ class SlaveRole:
         if self.promises is not None:
             self.promises.finish_emptying(self.root, self.loop.machine)
             self.promises.finish_cut(self.root, self.loop.machine)
-        self.log = LogWriter.open(self.root, self.store_options(), machine=self.loop.machine)
+        by_member = self.promises is not None
+        self.log = LogWriter.open(
+            self.root, self.store_options(), machine=self.loop.machine, by_member=by_member
+        )
         if self.promises is not None:
             self.promises.show_emptied()
+        options, page = self.options, self.loop.page
+        self.log.retentions = lambda: (options.retention, page.broker_retention)
         self.loop.ring_broker()
         self.follower = Follower(self.loop, self.options, self.log, promises=self.promises, clock=self.clock)
         return self.follower
@@ -193,9 +205,6 @@ class SlaveRole:
                 flush=options.flush,
                 # Most of the log is written by system calls, which populated pages would only hinder.
                 prefault_bytes=0,
-                reserved_hours=options.reserved_hours,
-                disk_used_ratio_max=options.disk_used_ratio_max,
-                disk_clean_ratio=options.disk_clean_ratio,
             )
         except ValueError as error:
             raise StoreError(str(error)) from error
@@ -225,4 +234,6 @@ class SlaveRole:
             if log is not None:
                 epoch = self.loop.page.epoch
                 log.close(clean=clean)
+                if self.promises is not None and clean and not log.failed:
+                    self.promises.closed(log.mark.offset)
         return epoch

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import select
 import socket
 
 from whimbrel.errors import StoreError
@@ -72,6 +73,12 @@ class Network:
     def stream(self, family: int) -> socket.socket:
         """Return a socket to connect with."""
         return socket.socket(family, socket.SOCK_STREAM)
+
+    def ended(self, sock: socket.socket) -> bool:
+        """Return whether the other end has closed a connection, or it is lost, whatever is still unread."""
+        poll = select.poll()
+        poll.register(sock, select.POLLRDHUP)
+        return bool(poll.poll(0))
 
     def send_file(self, sock: socket.socket, fd: int, position: int, count: int) -> int:
         """Send a part of a file; return how much of it."""

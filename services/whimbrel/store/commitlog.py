@@ -24,7 +24,7 @@ The other processes read the log with a `LogReader` (`log_reader.py`).
 
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -32,6 +32,7 @@ from whimbrel.errors import IllegalOffset, MessageTooLarge, NotWritable, StoreEr
 from whimbrel.machine import MACHINE, Machine
 from whimbrel.store.checkpoint import read_checkpoint, write_checkpoint
 from whimbrel.store.codec import BLANK_MAGIC, BLANK_SIZE_MIN, SIZE_AND_MAGIC
+from whimbrel.store.copying import check_copied
 from whimbrel.store.cut import keep_cut
 from whimbrel.store.damage import check_whole
 from whimbrel.store.failed_sync import (
@@ -45,12 +46,13 @@ from whimbrel.store.failed_sync import (
 )
 from whimbrel.store.lane_passes import LanePasses
 from whimbrel.store.locking import StoreLock
-from whimbrel.store.options import StoreOptions
+from whimbrel.store.offline_vote import take_vote
+from whimbrel.store.options import Retention, StoreOptions, keep_longer
 from whimbrel.store.pages import FULL_ADVICE, free_bytes, refusing_when_full, zero
 from whimbrel.store.preallocation import RESIDENT_BEHIND_BYTES, Preallocator
 from whimbrel.store.recovery import LogState, is_boundary, recover_log, store_time_at
 from whimbrel.store.recovery_marks import CHECK_BYTES, MARK_BYTES, MARK_INTERVAL_S, LogMark
-from whimbrel.store.retention import DiskUse, RetentionClock, changed_ms, expired_segments
+from whimbrel.store.retention import DiskTrend, DiskUse, RetentionClock, changed_ms, expired_segments
 from whimbrel.store.segment import Segment, segment_name
 from whimbrel.store.segments import Segments
 from whimbrel.store.shared_page import SharedPage
@@ -68,6 +70,7 @@ RETRY_ALLOCATE_S = 0.5  # on a full disk: how often an append tries again to get
 # So much at once is written by a system call: no page faults, no pages to populate, none made of zeros first.
 PWRITE_BYTES_MIN = 8 * 1024
 # Of a slave's log, between two marks: counting off its records takes some milliseconds of the flush thread.
+MS_PER_HOUR = 3_600_000
 BOUNDARY_WALK_BYTES = 4 * 1024 * 1024
 
 
@@ -90,6 +93,9 @@ class LogWriter:
         on_failed: called from the flush thread when a sync has failed, and when `mend` can go on.
         before_removal: called with the offset below which retention would remove files; returns below which
             one it may now.
+        retentions: returns what the processes of this store are told of how long the log is kept.
+        before_dropping: called with the part of the log that retention removes next though it is not old
+            enough, its begin and its end: what is in it is still there.
         on_flush_timed: called with the seconds that each flush took, one at a time.
         store_time_ms: of the last record; for the checkpoint.
     """
@@ -116,6 +122,8 @@ class LogWriter:
         self.on_failed: Callable[[], None] | None = None
         self.on_flush_timed: Callable[[float], None] | None = None
         self.before_removal: Callable[[int], int] | None = None
+        self.retentions: Callable[[], Sequence[Retention]] = tuple
+        self.before_dropping: Callable[[int, int], None] | None = None
         self.mark = LogMark()
         self.boundaries: list[int] = []  # recent boundaries, oldest first; for the mark's `check`
         self.marked_at = 0.0
@@ -125,7 +133,7 @@ class LogWriter:
         self.full_reason = self.failed = ""
         self.retry_at = 0.0
         self.retention_clock = RetentionClock(root, self.files)
-        self.disk = DiskUse()
+        self.disk, self.disk_trend = DiskUse(), DiskTrend()
         self.disk_retry_at = 0.0  # when the fill level is measured again for an append that it refuses
         self.state = LogState(0, 0, 0, (), False, "", False)
         self.was_clean = self.recovering = True
@@ -145,11 +153,14 @@ class LogWriter:
         machine: Machine = MACHINE,
         set_aside: bool = False,
         by_lane: bool = False,
+        by_member: bool = False,
     ) -> "LogWriter":
         """Lock the store, recover the log, truncate its torn tail, and publish its range as a new epoch.
 
         Args:
             set_aside: also cut a log that ends below what was on disk.
+            by_member: the caller is a process of the member whose store it is, where a group elects its
+                leader; anybody else takes the member's vote (`offline_vote.py`).
             by_lane: have the compiled lane look at records, where there is one; for a master's broker, whose
                 cell of the page of marks it needs.
 
@@ -162,6 +173,9 @@ class LogWriter:
         files.make_directory(root / "commitlog")
         lock = StoreLock.acquire(root, files)
         try:
+            check_copied(root, files)
+            if not by_member:
+                take_vote(root, machine)
             segments = Segments.open(root / "commitlog", options.commitlog_file_size, files)
             writer = cls(root, options, lock, segments, machine)
         except BaseException:
@@ -783,21 +797,32 @@ class LogWriter:
         current = self.segments.start_of(max(self.end - 1, 0))
         if self.failed:  # what is not flushed is being written again, under its name
             current = min(current, self.segments.start_of(self.flushed))
-        doomed = expired_segments(
+        removal = expired_segments(
             self.segments.directory,
             [start for start in self.segments.starts if start < current],
             now_ms,
             self.machine.monotonic(),
             self.retention_clock,
             self.disk,
-            self.options,
+            self.kept_options,
             self.files,
         )
-        if doomed and self.before_removal is not None:
-            needed = self.before_removal(doomed[-1] + self.file_size)
-            doomed = [start for start in doomed if start + self.file_size <= needed]
+        if removal.starts and self.before_removal is not None:
+            needed = self.before_removal(removal.starts[-1] + self.file_size)
+            removal = removal.below(needed, self.file_size)
+        doomed = removal.starts
         if not doomed:
             return 0
+        if removal.young:
+            logger.warning(
+                "log %s: the disk is %.0f%% full, and %d files go that are not old enough: %d bytes",
+                self.root,
+                self.disk.ratio * 100,
+                len(removal.young),
+                len(removal.young) * self.file_size,
+            )
+            if self.before_dropping is not None:
+                self.before_dropping(removal.young[0], removal.young[-1] + self.file_size)
         self.begin = doomed[-1] + self.file_size
         self.page.begin = self.begin  # before the files are removed: readers check it first
         self.segments.drop_below(self.begin)
@@ -807,11 +832,31 @@ class LogWriter:
         logger.info("log %s: begins at %d after removing %d files", self.root, self.begin, len(doomed))
         return len(doomed)
 
+    def kept_until_ms(self, offset: int) -> int | None:
+        """Return until when the file with an offset of the log is too young to be removed, in epoch
+        milliseconds; None for the one that is being written.
+
+        Raises:
+            OSError: the file is not there.
+        """
+        start = self.segments.start_of(offset)
+        if start >= self.segments.start_of(max(self.end - 1, 0)):
+            return None
+        changed = changed_ms(self.segments.directory, start, self.files)
+        return changed + int(self.kept_options.reserved_hours * MS_PER_HOUR)
+
     def measure_disk(self) -> None:
         """Measure how full the disk is: at the start, with each new file, at each round of retention, and
         every `RETRY_ALLOCATE_S` for appends that are refused for it."""
+        now = self.machine.monotonic()
         self.disk = DiskUse.of(self.segments.directory, self.files)
-        self.disk_retry_at = self.machine.monotonic() + RETRY_ALLOCATE_S
+        self.disk_trend.look(self.disk, now)
+        self.disk_retry_at = now + RETRY_ALLOCATE_S
+
+    @property
+    def kept_options(self) -> StoreOptions:
+        """The options, with the settings of retention that keep longest of those that `retentions` names."""
+        return keep_longer(self.options, self.retentions())
 
     @property
     def disk_refusal(self) -> str:

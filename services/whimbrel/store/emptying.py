@@ -17,14 +17,14 @@ follows, and holds all up to a commit offset that was told over this connection 
 """
 
 import logging
-import stat
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
 from whimbrel.errors import StoreError
-from whimbrel.machine import MACHINE, Files, Machine
+from whimbrel.machine import MACHINE, Machine
 from whimbrel.store.locking import StoreLock, is_locked
+from whimbrel.store.offline_vote import own_seat
 from whimbrel.store.seat_file import Seat, SeatFile
 from whimbrel.store.shared_page import SharedPage
 
@@ -54,7 +54,7 @@ DERIVED: Final = (
 
 def to_be_emptied(seat: Seat) -> Seat:
     """Return a seat with the intent to empty its store; nothing that it had counts from then on."""
-    return replace(seat, votes=False, floor=0, cut=None, emptying=True)
+    return replace(seat, votes=False, floor=0, acknowledged=0, cut=None, emptying=True)
 
 
 def emptied(seat: Seat) -> Seat:
@@ -77,7 +77,7 @@ def empty_store(root: Path, machine: Machine = MACHINE) -> None:
         finally:
             page.close()
         for name in DERIVED:
-            remove(files, root / name)
+            files.remove_tree(root / name)
         for directory in (root / "config", root / "whimbrel", root):
             if files.exists(directory):
                 files.sync_directory(directory)
@@ -90,18 +90,6 @@ def empty_store(root: Path, machine: Machine = MACHINE) -> None:
     logger.warning("the store %s is emptied: its log begins anew where the leader's does", root)
 
 
-def remove(files: Files, path: Path) -> None:
-    """Remove a file, or a directory with all that is in it; nothing where there is none."""
-    if not files.exists(path):
-        return
-    if not stat.S_ISDIR(files.stat(path).st_mode):
-        files.unlink(path)
-        return
-    for name in files.names(path):
-        remove(files, path / name)
-    files.rmdir(path)
-
-
 def reinit_offline(root: Path, machine: Machine = MACHINE) -> Seat:
     """Empty the store of a member whose processes do not run; return its seat.
 
@@ -109,7 +97,7 @@ def reinit_offline(root: Path, machine: Machine = MACHINE) -> Seat:
         StoreError: they do, it is no member's store, or the disk refuses.
     """
     file = SeatFile(root, machine.files)
-    seat = file.load()
+    seat = own_seat(file, machine)
     if seat is None or not seat.group:
         raise StoreError(
             f"{root} is not the store of a member of a group that elects its leader; to begin anew with"

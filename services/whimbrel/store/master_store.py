@@ -93,6 +93,7 @@ class MasterStore(MessageStore):
         *,
         clock: Callable[[], int],
         committed: int | None = None,
+        by_member: bool = False,
         machine: Machine = MACHINE,
     ) -> Self:
         """Open a store for writing: lock it, recover log, queues and index, publish a new epoch.
@@ -102,12 +103,13 @@ class MasterStore(MessageStore):
             clock: gives epoch milliseconds.
             committed: the log below is known to be committed, and what is behind it waits for `commit`; None:
                 all of the log is to be seen.
+            by_member: see `LogWriter.open`.
 
         Raises:
             StoreError: it is in use, or its files can't be a store.
         """
         open_files_limit()
-        writer = LogWriter.open(root, options, machine=machine, by_lane=True)
+        writer = LogWriter.open(root, options, machine=machine, by_lane=True, by_member=by_member)
         store = None
         try:
             store = cls(root, options, writer, clock=clock)

@@ -17,6 +17,7 @@ from whimbrel.store.dispatch import Dispatcher
 from whimbrel.store.locking import is_locked
 from whimbrel.store.mapped_queues import MappedQueues
 from whimbrel.store.master_store import MasterStore
+from whimbrel.store.offline_vote import check_no_seat
 from whimbrel.store.options import parse_delay_levels
 from whimbrel.store.queues import ConsumeQueues
 from whimbrel.store.rebuild import dispatch_log, truncate_queues
@@ -110,10 +111,14 @@ def recover(root: Path, *, dry_run: bool, index_slots: int = 0) -> dict[str, Any
         queues.
 
     Raises:
-        StoreError: the store is in use, or is none, or a start would refuse its log (`damage.py`).
+        StoreError: the store is in use, or is none, or a start would refuse its log (`damage.py`); or it is
+            that of a member of a group that elects its leader, and this is no dry run.
     """
     options = store_options(root, index_slots=index_slots)
     if not dry_run:
+        check_no_seat(
+            root, "recovery by hand", "start its broker and replicator, which recover it; or see --dry-run"
+        )
         store = MasterStore.open(root, options, clock=MACHINE.wall_ms)
         begin, end, queues = store.min_offset, store.written, store.queues
         found = ranges(queues)

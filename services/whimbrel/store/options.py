@@ -1,11 +1,19 @@
 """Sizes, flush policy and retention of a store. Defaults without a reason of their own are RocketMQ's."""
 
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from whimbrel.store.codec import UNIT_SIZE
 
-__all__ = ["COMMITLOG_FILE_SIZE_MIN", "DELAY_LEVELS", "StoreOptions", "parse_delay_levels"]
+__all__ = [
+    "COMMITLOG_FILE_SIZE_MIN",
+    "DELAY_LEVELS",
+    "Retention",
+    "StoreOptions",
+    "keep_longer",
+    "parse_delay_levels",
+]
 
 COMMITLOG_FILE_SIZE_MIN = 64 * 1024  # in smaller files, blanks would take much of the log
 PREFAULT_BYTES_MAX = 16 * 1024 * 1024  # populated pages count as resident memory of the process
@@ -31,7 +39,8 @@ class StoreOptions:
         reserved_hours: age at which a commitlog file may be removed.
         delete_when: local hours of the day in which aged files are removed.
         disk_used_ratio_max: above this aged files are removed at any hour.
-        disk_clean_ratio: above this files are removed whatever their age.
+        full_disk: what a disk that fills does: `drop` removes the oldest files, `refuse` nothing.
+        disk_clean_ratio: above this files are removed whatever their age, where `full_disk` says so.
         disk_full_ratio: above this writes are refused.
         index_enabled: whether keys are indexed.
         append_property_crc: records get a CRC of all their bytes, as RocketMQ's with enabledAppendPropCRC.
@@ -49,6 +58,7 @@ class StoreOptions:
     reserved_hours: float = 72
     delete_when: tuple[int, ...] = (4,)
     disk_used_ratio_max: float = 0.75
+    full_disk: Literal["drop", "refuse"] = "drop"
     disk_clean_ratio: float = 0.85
     disk_full_ratio: float = 0.90
     index_enabled: bool = True
@@ -68,6 +78,39 @@ class StoreOptions:
         if self.flush not in ("sync", "async"):
             raise ValueError("flush is neither sync nor async")
         parse_delay_levels(self.delay_levels)
+
+
+@dataclass(frozen=True, slots=True)
+class Retention:
+    """How long a process of a store is told to keep log files; None: it is not told.
+
+    Attributes:
+        reserved_hours, disk_used_ratio_max, disk_clean_ratio: see `StoreOptions`.
+    """
+
+    reserved_hours: float | None = None
+    disk_used_ratio_max: float | None = None
+    disk_clean_ratio: float | None = None
+
+    @classmethod
+    def of(cls, options: StoreOptions) -> "Retention":
+        """Return what a store's options say."""
+        return cls(options.reserved_hours, options.disk_used_ratio_max, options.disk_clean_ratio)
+
+
+def keep_longer(options: StoreOptions, told: Sequence[Retention]) -> StoreOptions:
+    """Return a store's options with the settings of retention that keep longest, of those that its processes
+    are told; what none is told stays as it is."""
+
+    def longest(kept: float, numbers: Iterable[float | None]) -> float:
+        return max((number for number in numbers if number is not None), default=kept)
+
+    return replace(
+        options,
+        reserved_hours=longest(options.reserved_hours, (one.reserved_hours for one in told)),
+        disk_used_ratio_max=longest(options.disk_used_ratio_max, (one.disk_used_ratio_max for one in told)),
+        disk_clean_ratio=longest(options.disk_clean_ratio, (one.disk_clean_ratio for one in told)),
+    )
 
 
 def parse_delay_levels(text: str) -> tuple[int, ...]:

@@ -28,6 +28,7 @@ from whimbrel.store.checkpoint import read_checkpoint
 from whimbrel.store.commitlog import LogWriter
 from whimbrel.store.cut import keep_range
 from whimbrel.store.locking import StoreLock
+from whimbrel.store.offline_vote import take_vote
 from whimbrel.store.options import COMMITLOG_FILE_SIZE_MIN, StoreOptions
 from whimbrel.store.pages import refusing_when_full, replacing
 from whimbrel.store.recovery import READ_BYTES, LogState, ReadAt, recover_log, verify_file
@@ -119,8 +120,8 @@ def examine(root: Path, *, file_size: int = 0, machine: Machine = MACHINE) -> Fi
     Raises:
         StoreError: there is no store, nothing is left of its log, or the size of its files is not known.
     """
-    check_store(root)
     files = machine.files
+    check_store(root, files)
     directory = root / "commitlog"
     mark = LogMark.load(root, files)
     synced = mark.offset if mark is not None else 0
@@ -130,7 +131,7 @@ def examine(root: Path, *, file_size: int = 0, machine: Machine = MACHINE) -> Fi
             f"{directory} holds no bytes of a log: move the store away, and begin with an empty one, or with"
             " a slave's"
         )
-    size = file_size or usual_size(root, sizes)
+    size = file_size or usual_size(root, sizes, machine)
     if any(start % size or there > size for start, there in sizes.items()):
         raise StoreError(f"the files in {directory} can't be a log's with files of {size} bytes")
     last = max(*sizes, (max(synced, 1) - 1) // size * size)
@@ -156,13 +157,13 @@ def examine(root: Path, *, file_size: int = 0, machine: Machine = MACHINE) -> Fi
     )
 
 
-def usual_size(root: Path, sizes: dict[int, int]) -> int:
+def usual_size(root: Path, sizes: dict[int, int], machine: Machine) -> int:
     """Return the size that a log's files have.
 
     Raises:
         StoreError: it can't be known.
     """
-    page = SharedPage.snapshot(root)
+    page = SharedPage.snapshot(root, machine)
     if page is not None and page.file_size:
         return page.file_size
     fitting = Counter(
@@ -251,6 +252,7 @@ def fetch(root: Path, findings: Findings, source: LogCopy, *, machine: Machine =
             for hurt in findings.hurt
             for start in range(segments.start_of(hurt.begin), hurt.end, segments.file_size)
         }
+        take_vote(root, machine)
         for start in sorted(touched | set(findings.short)):
             keep_damaged(root, segments, start, findings.hurt, machine)
             write_again(machine.files, segments, start, patches)

@@ -4,11 +4,15 @@ and then whatever their age.
     disk use above          what is removed
     -                       files older than `reserved_hours`, in the local hours `delete_when`
     disk_used_ratio_max     the same files, at any hour
-    disk_clean_ratio        the oldest files, whatever their age
+    disk_clean_ratio        the oldest files, whatever their age, where `full_disk` says "drop"
     disk_full_ratio         the same, and writes are refused
 
 Oldest first, stopping at the first file that stays; a round removes a bounded number. RocketMQ:
-CleanCommitLogService.
+CleanCommitLogService, and its cleanFileForciblyEnable for `full_disk`.
+
+**Broker and replicator of a member** may both have settings; a replicator goes by the broker's where it has
+none. The one that keeps longer holds (`options.keep_longer`), whichever of the two removes files: each tells
+its own in the page of marks.
 
 **Age** is not what a single look at the clock says, since what is removed does not come back. It is the time
 from the file's last change to the time of `RetentionClock`, which goes forward only with the monotonic clock:
@@ -35,6 +39,7 @@ was behind, whose files look older than they are once a day has passed with the 
 import json
 import logging
 import time
+from collections import deque
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -44,7 +49,15 @@ from whimbrel.store.jsonconfig import save
 from whimbrel.store.options import StoreOptions
 from whimbrel.store.segment import segment_name
 
-__all__ = ["FILES_REMOVED_MAX", "DiskUse", "RetentionClock", "changed_ms", "expired_segments"]
+__all__ = [
+    "FILES_REMOVED_MAX",
+    "DiskTrend",
+    "DiskUse",
+    "Removal",
+    "RetentionClock",
+    "changed_ms",
+    "expired_segments",
+]
 
 logger = logging.getLogger(__name__)
 
@@ -53,14 +66,38 @@ FILES_REMOVED_MAX = 10  # in one round; removing files of 1 GiB keeps the disk b
 MS_PER_HOUR = 3_600_000
 JUMP_MS_MAX = 10 * 60_000  # of the wall clock between two rounds, which are 10 s apart; files stay for hours
 SAVE_S = 600.0
+TREND_S, TREND_MIN_S = 600.0, 30.0
+TREND_SAMPLES_MAX = 200
 DOUBT_S = 24 * 3600.0  # enough for people to notice what else a wrong clock does
 
 
 @dataclass(frozen=True, slots=True)
+class Removal:
+    """Closed log files that are to go, by where they begin, oldest first.
+
+    Attributes:
+        starts: all of them.
+        young: those of them, the last ones, that are not old enough: their room is wanted.
+    """
+
+    starts: tuple[int, ...] = ()
+    young: tuple[int, ...] = ()
+
+    def below(self, offset: int, file_size: int) -> "Removal":
+        """Return those of them that end at or below an offset of the log."""
+        kept = [
+            tuple(start for start in starts if start + file_size <= offset)
+            for starts in (self.starts, self.young)
+        ]
+        return Removal(*kept)
+
+
+@dataclass(frozen=True, slots=True)
 class DiskUse:
-    """How full a file system is: the used share of what ordinary processes can use."""
+    """How full a file system is: the used share of what ordinary processes can use, and how much that is."""
 
     ratio: float = 0.0
+    usable_bytes: int = 0
 
     @classmethod
     def of(cls, path: Path, files: Files = FILES) -> "DiskUse":
@@ -68,7 +105,29 @@ class DiskUse:
         stats = files.statvfs(path)
         used = stats.f_blocks - stats.f_bfree
         usable = used + stats.f_bavail
-        return cls(used / usable if usable else 0.0)
+        return cls(used / usable if usable else 0.0, usable * stats.f_frsize)
+
+
+class DiskTrend:
+    """Tells when a disk will be as full as a limit, by how it has filled lately. The time is handed in."""
+
+    def __init__(self) -> None:
+        self.seen: deque[tuple[float, float]] = deque()  # when, and how many bytes were used
+
+    def look(self, disk: DiskUse, monotonic_s: float) -> None:
+        """Take a measurement; those of the last `TREND_S` count."""
+        self.seen.append((monotonic_s, disk.ratio * disk.usable_bytes))
+        while len(self.seen) > TREND_SAMPLES_MAX or monotonic_s - self.seen[0][0] > TREND_S:
+            self.seen.popleft()
+
+    def seconds_until(self, ratio: float, disk: DiskUse) -> float | None:
+        """Return in how many seconds a disk is that full at the rate of late; None where it does not fill, or
+        is looked at for less than `TREND_MIN_S`."""
+        (begin_s, before), (end_s, now) = (self.seen[0], self.seen[-1]) if self.seen else ((0.0, 0.0),) * 2
+        if now <= before or end_s - begin_s < TREND_MIN_S:
+            return None
+        left = max(ratio * disk.usable_bytes - now, 0.0)
+        return left * (end_s - begin_s) / (now - before)
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,26 +258,27 @@ def expired_segments(
     disk: DiskUse,
     options: StoreOptions,
     files: Files = FILES,
-) -> list[int]:
-    """Return the starts of the closed files to remove now, oldest first."""
+) -> Removal:
+    """Return the closed files to remove now."""
     if not closed:
-        return []
+        return Removal()
     now_ms = clock.look(wall_ms, monotonic_s, changed_ms(directory, closed[-1], files))
-    candidates = closed[:FILES_REMOVED_MAX]
-    if disk.ratio > options.disk_clean_ratio:
-        return candidates
+    dropping = options.full_disk == "drop" and disk.ratio > options.disk_clean_ratio
     hour = time.localtime(wall_ms / 1000).tm_hour
-    if hour not in options.delete_when and disk.ratio <= options.disk_used_ratio_max:
-        return []
+    if not dropping and hour not in options.delete_when and disk.ratio <= options.disk_used_ratio_max:
+        return Removal()
+    candidates = closed[:FILES_REMOVED_MAX]
     limit_ms = now_ms - options.reserved_hours * MS_PER_HOUR
-    doomed = []
+    aged = 0
     changed = 0
     for start in candidates:
         changed = max(changed, changed_ms(directory, start, files))
         if changed > limit_ms:
             break
-        doomed.append(start)
-    return doomed
+        aged += 1
+    if dropping:
+        return Removal(tuple(candidates), tuple(candidates[aged:]))
+    return Removal(tuple(candidates[:aged]))
 
 
 def changed_ms(directory: Path, start: int, files: Files) -> int:

@@ -19,7 +19,14 @@ not answered for. Each slot is one sector in a page of its own, and no write tou
      88  i64       floor: the log below was known to be on disk at the last change
      96  i64       where the cut that is under way begins
     104  i64       end of the log before it
-    112            zeros
+    112  u8        the weakest flush mode since the whole log was known to be on disk: 1 sync, 2 async
+    113  u8        flags: 1 when the file was made is known, 2 its inode has a generation
+    114  2 bytes   zeros
+    116  u32       generation of the file's inode
+    120  i64       acknowledged: an offset that is no further than what the member has acknowledged
+    128  u64       inode of the file; 0 where it is bound to none
+    136  i64       when the file was made, nanoseconds since the epoch
+    144            zeros
     508  u32       CRC-32 of all that stands before
 
     0     slot of even numbers
@@ -30,7 +37,25 @@ a member that has forgotten its promises would break them. A slot that was confi
 looks like one that was cut short, and the change before it counts: a disk that does this to a sector that it
 has confirmed is beyond what elections are safe against, and `load` warns of it.
 
-Only the replicator writes. Who else reads meanwhile finds the last change or the one before.
+**What was acknowledged.** Whether a member may vote is a question of what it has acknowledged, and of what
+it still has. Its log, its marks and its `abort` file do not tell: a copy, a tool or another setting changes
+them. So the seat has three things for it, behind byte 112, where an earlier version writes zeros:
+
+- `acknowledged`, the end of a record no further than what was counted or reported: it is moved with the marks
+  (`replicator/promises.py`), so it lags. A log that ends below it has lost something.
+- the flush mode: under `async` a power cut may have taken what was acknowledged, whatever the setting is
+  now. It is written before anything is acknowledged in that mode, and stays until a process with synchronous
+  flush has put the whole log on disk.
+- the file that it is bound to (`machine.Identity`): a seat that is found in another file was copied. It is
+  another seat then: with a uuid of its own, which is no voter's, and no vote. It keeps the promises that it
+  finds, which are older than what the member may have promised since. Where the file system has nothing that
+  tells a file from its copy, a seat is not bound.
+
+Zeros there are a seat of an earlier version: it votes by the rule of then, and is bound with its next
+change.
+
+Only the replicator writes, and tools while it does not run (`offline_vote.py`). Who else reads meanwhile
+finds the last change or the one before.
 """
 
 import logging
@@ -45,25 +70,28 @@ from typing import Final
 
 from whimbrel.errors import StoreError
 from whimbrel.ha.epochs import OFFSET_MAX
-from whimbrel.machine import FILES, Files
+from whimbrel.machine import FILES, Files, Identity
 from whimbrel.model.group_record import EPOCH_MAX, MEMBER_MAX
 
 __all__ = [
+    "FLUSH_MODES",
     "SEAT_FILE",
     "Seat",
     "SeatFile",
     "after_cut",
     "check_no_member",
+    "copied",
     "cutting",
     "draw_uuid",
     "may_vote",
+    "weaker",
 ]
 
 logger = logging.getLogger(__name__)
 
 SEAT_FILE: Final = Path("whimbrel") / "seat"  # in a store directory
 
-SLOT: Final = struct.Struct("<8sIIq16s16s16siii4xqqq")
+SLOT: Final = struct.Struct("<8sIIq16s16s16siii4xqqqBB2xIqQq")
 SEAL: Final = struct.Struct("<I")
 SLOT_BYTES: Final = 512
 PLACES: Final = (0, 4096)
@@ -71,6 +99,8 @@ FILE_BYTES: Final = 8192
 TAG: Final = b"whimseat"
 VERSION: Final = 1
 VOTES, CUTTING, EMPTYING = 1, 2, 4
+FLUSH_MODES: Final = ("", "sync", "async")  # by what stands in the file; "" of an earlier version
+HAS_BIRTH, HAS_GENERATION = 1, 2
 UUID = re.compile(r"[0-9a-f]{32}")
 NONE = bytes(16)
 
@@ -90,6 +120,8 @@ class Seat:
         floor: the log below this offset was known to be on disk at the last change.
         cut: the log is being cut at the first offset, and ended at the second; None when it is not.
         emptying: all that follows from the log is being removed (`emptying.py`).
+        acknowledged: an offset no further than what the member has acknowledged.
+        flush: the weakest mode since the whole log was known to be on disk; "" from an earlier version.
 
     Raises:
         ValueError: no seat can have such values.
@@ -105,6 +137,8 @@ class Seat:
     floor: int = 0
     cut: tuple[int, int] | None = None
     emptying: bool = False
+    acknowledged: int = 0
+    flush: str = ""
 
     def __post_init__(self) -> None:
         """Refuse what no seat can have."""
@@ -119,6 +153,8 @@ class Seat:
         begin, end = self.cut or (0, 0)
         if not 0 <= self.floor <= OFFSET_MAX or not 0 <= begin <= end <= OFFSET_MAX:
             raise ValueError(f"a log can't have a floor of {self.floor}, or be cut from {begin} to {end}")
+        if not 0 <= self.acknowledged <= OFFSET_MAX or self.flush not in FLUSH_MODES:
+            raise ValueError(f"nothing is acknowledged up to {self.acknowledged}, or flushed {self.flush!r}")
 
 
 def check_no_member(root: Path, files: Files = FILES) -> None:
@@ -148,10 +184,29 @@ def cutting(seat: Seat, point: int, end: int) -> Seat:
 
 
 def after_cut(seat: Seat) -> Seat:
-    """Return a seat whose cut is done: its log is known to be on disk up to the point at most."""
+    """Return a seat whose cut is done: its log is known to be on disk up to the point at most.
+
+    The leader of an epoch that was promised has ordered it, so what is gone was never committed, and the vote
+    stays: else two of three members could not elect where the third one dies after it has ordered a cut.
+    """
     if seat.cut is None:
         return seat
-    return replace(seat, cut=None, floor=min(seat.floor, seat.cut[0]))
+    point = seat.cut[0]
+    return replace(seat, cut=None, floor=min(seat.floor, point), acknowledged=min(seat.acknowledged, point))
+
+
+def copied(seat: Seat, uuid: str) -> Seat:
+    """Return the seat of a copy of a store: what it finds promised is a minimum, and it has no vote.
+
+    A copy of one that never promised anything, and belongs to no group, has nothing to forget.
+    """
+    votes = seat.votes and not seat.promised and not seat.group
+    return replace(seat, uuid=uuid, votes=votes, floor=0, acknowledged=0)
+
+
+def weaker(*modes: str) -> str:
+    """Return the weakest of flush modes, of which some may not be known."""
+    return max(modes, key=FLUSH_MODES.index)
 
 
 def may_vote(seat: Seat, *, end: int, boot: str, clean: bool, flush: str, doubtful: bool = False) -> bool:
@@ -165,14 +220,16 @@ def may_vote(seat: Seat, *, end: int, boot: str, clean: bool, flush: str, doubtf
         end: of the log, as recovery has found it.
         boot: boot id of the machine now.
         clean: the log was closed in order when it was last open.
-        flush: the setting: under `async` what was acknowledged may have been in the page cache only, which a
-            new boot has lost.
+        flush: the setting, for a seat that does not tell what it was: under `async` what was acknowledged
+            may have been in the page cache only, which a new boot has lost.
         doubtful: a sync of the log had failed: so has the page cache that let go of what it covered, without
             another boot.
     """
-    if not seat.votes or end < after_cut(seat).floor or (doubtful and flush == "async"):
+    known = after_cut(seat)
+    if not seat.votes or end < max(known.floor, known.acknowledged):
         return False
-    return seat.boot == boot or clean or flush != "async"
+    kept = not doubtful and (seat.boot == boot or clean)
+    return kept or (seat.flush or flush) != "async"
 
 
 class SeatFile:
@@ -183,18 +240,32 @@ class SeatFile:
             be in the page cache only, where a sync has failed in an earlier process of this boot: nothing may
             be answered from it before it was saved once.
         failed: why nothing can be saved any more, "" while it can.
+        bound_to: the file that the last change names, None where it names none.
+        was_copied: what `load` has found stands in another file than it names; the next change has another
+            uuid, or `rebind` says that the store was moved.
     """
 
-    __slots__ = ("failed", "files", "number", "path", "saved")
+    __slots__ = ("bound_to", "copied_uuid", "failed", "files", "number", "path", "saved")
 
     def __init__(self, root: Path, files: Files = FILES) -> None:
         self.path, self.files = root / SEAT_FILE, files
         self.number = -1  # of the change that counts; -1: there is no file, or it was not read yet
         self.saved: Seat | None = None
         self.failed = ""
+        self.bound_to: Identity | None = None
+        self.copied_uuid = ""
+
+    @property
+    def was_copied(self) -> bool:
+        """See the class."""
+        return bool(self.copied_uuid)
+
+    def rebind(self) -> None:
+        """Take what was loaded for the seat of this store: it was moved, and where it was it is no more."""
+        self.copied_uuid = ""
 
     def load(self) -> Seat | None:
-        """Return what the file says; None without a file.
+        """Return what the file says; None without a file. Whether it was copied stands in `was_copied`.
 
         Raises:
             StoreError: it is damaged, of a later version, or can't be read; or a `save` has failed before.
@@ -205,6 +276,7 @@ class SeatFile:
             if not self.files.exists(self.path):
                 return None
             data = self.files.read_bytes(self.path)
+            there = self.identity()
         except OSError as error:
             raise StoreError(
                 f"{self.path} can't be read: {error}; see to the disk, then start again"
@@ -224,11 +296,22 @@ class SeatFile:
                 self.path,
                 found[0][0],
             )
-        self.number, seat = max(found, key=lambda one: one[0])
+        self.number, seat, self.bound_to = max(found, key=lambda one: one[0])
+        # A file system that tells nothing is another one than that of the file which is named.
+        was_copied = self.bound_to is not None and (there is None or there.is_copy_of(self.bound_to))
+        self.copied_uuid = seat.uuid if was_copied else ""
         return seat
 
-    def decode(self, slot: bytes, place: int) -> tuple[int, Seat] | None:
-        """Return a slot's number and seat, None when it is not valid.
+    def identity(self) -> Identity | None:
+        """Return what tells the file from its copies, None where nothing does."""
+        fd = self.files.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            return self.files.identity(fd)
+        finally:
+            self.files.close(fd)
+
+    def decode(self, slot: bytes, place: int) -> tuple[int, Seat, Identity | None] | None:
+        """Return a slot's number and seat, and the file that it names; None when it is not valid.
 
         Raises:
             StoreError: another version has written it.
@@ -236,7 +319,8 @@ class SeatFile:
         if len(slot) != SLOT_BYTES or SEAL.pack(zlib.crc32(slot[: -SEAL.size])) != slot[-SEAL.size :]:
             return None
         tag, version, flags, number, uuid, group, boot, *numbers = SLOT.unpack_from(slot)
-        member, promised, promised_to, floor, begin, end = numbers
+        member, promised, promised_to, floor, begin, end, mode, tells, generation, *numbers = numbers
+        acknowledged, inode, birth_ns = numbers
         if tag != TAG:
             return None
         if version != VERSION:
@@ -258,10 +342,17 @@ class SeatFile:
                 floor=floor,
                 cut=(begin, end) if flags & CUTTING else None,
                 emptying=bool(flags & EMPTYING),
+                acknowledged=acknowledged,
+                flush=FLUSH_MODES[mode] if mode < len(FLUSH_MODES) else "unknown",
             )
         except ValueError:
             return None
-        return number, seat
+        if not inode:
+            return number, seat, None
+        identity = Identity(
+            inode, birth_ns if tells & HAS_BIRTH else 0, generation if tells & HAS_GENERATION else -1
+        )
+        return number, seat, identity
 
     def save(self, seat: Seat) -> None:
         """Write a change, and wait until it is on disk; the first one makes the file, or its name durable.
@@ -276,13 +367,13 @@ class SeatFile:
             raise StoreError(self.failed)
         if self.number < 0:
             self.load()
+        assert not self.was_copied or seat.uuid != self.copied_uuid, "the seat of a copy is another one"
         number = self.number + 1
-        slot = encode(seat, number)
         try:
             if number:
-                self.write(slot, PLACES[number % len(PLACES)])
+                self.write(seat, number)
             else:
-                self.create(slot)
+                self.create(seat)
             if self.saved is None:  # a kill may have left names that are in the cache only
                 for directory in (self.path.parent, self.path.parent.parent):
                     self.files.sync_directory(directory)
@@ -292,28 +383,36 @@ class SeatFile:
                 " disk: see to the disk, then start this process again"
             )
             raise StoreError(self.failed) from error
-        self.number, self.saved = number, seat
+        self.number, self.saved, self.copied_uuid = number, seat, ""
 
-    def write(self, slot: bytes, place: int) -> None:
+    def write(self, seat: Seat, number: int) -> None:
         """Put a slot on disk, in place."""
         fd = self.files.open(self.path, os.O_WRONLY | os.O_CLOEXEC)
         try:
-            self.files.write_all(fd, slot, place)
+            self.bound_to = self.files.identity(fd)
+            self.files.write_all(fd, encode(seat, number, self.bound_to), PLACES[number % len(PLACES)])
             self.files.fdatasync(fd)
         finally:
             self.files.close(fd)
 
-    def create(self, slot: bytes) -> None:
+    def create(self, seat: Seat) -> None:
         """Make the file with its first slot, which is on disk before it has its name; `save` syncs that."""
         files, new = self.files, self.path.with_name(self.path.name + ".tmp")
         files.make_directory(self.path.parent)
-        files.write_new(new, slot.ljust(FILE_BYTES, b"\0"))
+        fd = files.open(new, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+        try:
+            self.bound_to = files.identity(fd)
+            files.write_all(fd, encode(seat, 0, self.bound_to).ljust(FILE_BYTES, b"\0"), 0)
+            files.fsync(fd)
+        finally:
+            files.close(fd)
         files.rename(new, self.path)
 
 
-def encode(seat: Seat, number: int) -> bytes:
-    """Return the slot of a change."""
+def encode(seat: Seat, number: int, identity: Identity | None) -> bytes:
+    """Return the slot of a change, in a file of which this is known."""
     begin, end = seat.cut or (0, 0)
+    inode, birth_ns, generation = identity or (0, 0, -1)
     flags = VOTES * seat.votes | CUTTING * (seat.cut is not None) | EMPTYING * seat.emptying
     fields = SLOT.pack(
         TAG,
@@ -329,6 +428,12 @@ def encode(seat: Seat, number: int) -> bytes:
         seat.floor,
         begin,
         end,
+        FLUSH_MODES.index(seat.flush),
+        HAS_BIRTH * (birth_ns != 0) | HAS_GENERATION * (generation >= 0),
+        max(generation, 0),
+        seat.acknowledged,
+        inode,
+        birth_ns,
     )
     data = fields.ljust(SLOT_BYTES - SEAL.size, b"\0")
     return data + SEAL.pack(zlib.crc32(data))

@@ -19,7 +19,7 @@ the old value or the new one. **The cells are the truth**; the doorbell (`whimbr
     2496  host at which the master's replicator is reached, text of 320 bytes           the replicator
     2816  broker name, text of 136 bytes                                                the broker
     3072  epoch of the log that the slots' acknowledgements are about, lane pass,       the replicator
-          6 free cells
+          flush mode, whether the seat is bound, retention, 3 free cells
     3136  16 times of connecting: negative until the connection's reports count         the replicator
     3264  16 slaves: time of connecting * 256 + broker id                               the broker
     3392  address from which a slave's replicator is connected, text of 64 bytes        the replicator
@@ -28,7 +28,7 @@ the old value or the new one. **The cells are the truth**; the doorbell (`whimbr
     4096  layout version and boot id once more                                          the first opener
     4160  dialect, leader's epoch, its start, its log, voters, 3 free cells             the broker
     4224  16 members: time of connecting * 256 + member id + 1                          the replicator
-    4352  commit, 7 free cells                                                          the broker
+    4352  commit, flush mode, begin of the leader's log, retention, 4 free cells        the broker
     4416  commit heard, epoch heard, time of the last frame, higher epoch,               the replicator
           last epoch of the log, quorum lost, 2 free cells
     4480  role of the replicator, promise asked for, elected master,                     the broker
@@ -99,8 +99,9 @@ from typing import ClassVar, NamedTuple
 from whimbrel.errors import StoreError
 from whimbrel.machine import MACHINE, Machine
 from whimbrel.store.counted_slaves import CountedSlave, Slot, count_slaves
+from whimbrel.store.options import Retention
 
-__all__ = ["BEAT_MAX_NS", "PAGE_BYTES", "SLAVES_MAX", "Counted", "SharedPage"]
+__all__ = ["BEAT_MAX_NS", "BOUND", "NOT_TOLD", "PAGE_BYTES", "SLAVES_MAX", "UNBOUND", "Counted", "SharedPage"]
 
 PAGE_FILE = Path("whimbrel") / "watermark"  # in a store directory
 PAGE_BYTES = 8192
@@ -108,6 +109,8 @@ SECOND = 4096  # where the half begins that earlier versions do not have
 SLAVES_MAX = 16  # connections that a master's replicator serves
 # A process whose beat is older is taken for dead. Each beats at every turn of its loop, many times a second.
 BEAT_MAX_NS = 3_000_000_000
+BOUND, UNBOUND = 1, 2  # whether a copy of the seat's file is told from it
+NOT_TOLD = (1 << 63) - 1  # the begin of the log of a leader of an earlier version
 
 LAYOUT = 0x5748494D_00000001  # "WHIM", then the version
 HEADER = struct.Struct("=q16s")
@@ -131,6 +134,7 @@ ELECTION, SEALED = 4480, 4544
 GROUP, SEAT, SEAT_GROUP, UUID_BYTES = 4608, 4656, 4704, 48
 SEATS, SEATS_BYTES = 4752, 320
 LOG_BEGIN, LOG_WRITTEN, REPLACED = (LOG + 8) // 8, (LOG + 16) // 8, FILES // 8  # numbers of cells
+RATIO_BITS, RATIO_UNIT = 15, 10_000
 TEXT_READS_MAX = 100  # a text that is still changing after so many reads has a dead writer
 
 
@@ -180,6 +184,37 @@ class SleepCell(Cell):
         page.cells[self.index] = value
         with self.barrier:
             pass
+
+
+class RetentionCell:
+    """How long a process is told to keep log files, in one cell: seconds of age and the two ratios in ten
+    thousandths, each greater by 1 than it is; 0 where it is not told, which is what is there at first."""
+
+    __slots__ = ("index",)
+
+    def __init__(self, at: int) -> None:
+        self.index = at // 8
+
+    def __get__(self, page: "SharedPage", owner: type | None = None) -> Retention:
+        seconds, ratios = divmod(page.cells[self.index], 1 << 2 * RATIO_BITS)
+        used, clean = divmod(ratios, 1 << RATIO_BITS)
+        return Retention(
+            (seconds - 1) / 3600 if seconds else None,
+            (used - 1) / RATIO_UNIT if used else None,
+            (clean - 1) / RATIO_UNIT if clean else None,
+        )
+
+    def __set__(self, page: "SharedPage", value: Retention) -> None:
+        told = (
+            (value.reserved_hours, 3600, (1 << 31) - 1),
+            (value.disk_used_ratio_max, RATIO_UNIT, RATIO_UNIT),
+            (value.disk_clean_ratio, RATIO_UNIT, RATIO_UNIT),
+        )
+        cell = 0
+        for number, unit, limit in told:
+            cell <<= RATIO_BITS
+            cell |= 0 if number is None else 1 + min(round(number * unit), limit)
+        page.cells[self.index] = cell
 
 
 class Text:
@@ -256,8 +291,12 @@ class SharedPage:
     )  # time.monotonic_ns() of it; a slave in that state comes back every few seconds
     refused_peer = Text(REFUSED_PEER, PEER_BYTES)  # its host
     trouble = Text(TROUBLE, TEXT_BYTES)  # one sentence for people; "" when all is well
+    trouble_version = Cell(TROUBLE)  # another one whenever it was written
     fed_epoch = Cell(FED_EPOCH)  # master: of the log that slaves are fed from, 0 when from none
     replica_pass = Cell(FED_EPOCH + 8)  # 1 while the compiled lane decides something in the replicator
+    seat_bound = Cell(FED_EPOCH + 24)  # where the group elects: BOUND or UNBOUND; 0: not told
+    replica_flush = Cell(FED_EPOCH + 16)  # where the group elects: as `broker_flush`, of the replicator
+    replica_retention = RetentionCell(FED_EPOCH + 32)  # as `broker_retention`, of the replicator
     local_ha = Text(LOCAL_HA, PEER_BYTES)  # slave: "host:port" of our end of the connection to the master
     local_ha_version = Cell(LOCAL_HA)  # another one whenever it was written
 
@@ -282,6 +321,10 @@ class SharedPage:
     voter_bits = Cell(LEADER + 32)  # master: see `set_voters`
     leader_log = Cell(LEADER + 24)  # master: the log's `epoch` that both are about
     commit = Cell(COMMIT)  # master: so many members hold the log up to here that it counts
+    broker_flush = Cell(COMMIT + 8)  # the broker's setting: 1 sync, 2 async; 0: an earlier version's, or none
+    # Slave: begin of the leader's log, as it said last; 0: it has said nothing yet, NOT_TOLD: it never will.
+    leader_begin = Cell(COMMIT + 16)
+    broker_retention = RetentionCell(COMMIT + 24)  # the broker's settings; see `store/retention.py`
     heard_commit = Cell(HEARD)  # slave: the leader's commit offset, as far as our log goes
     heard_epoch = Cell(HEARD + 8)  # slave: of the leader that we follow, 0 while none
     heard_ns = Cell(

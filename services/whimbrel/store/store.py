@@ -363,6 +363,11 @@ class MessageStore(abc.ABC):
         queue = self.queues.by_key.get((topic, queue_id))
         return queue.first_from(place) if queue is not None else 0
 
+    def count_below(self, topic: str, queue_id: int, first: int, place: int) -> int:
+        """Return how many entries a queue has from one on whose records are below a place in the log."""
+        low, _ = self.queue_range(topic, queue_id)
+        return max(self.first_from(topic, queue_id, place) - max(first, low), 0)
+
     def read(self, physical_offset: int, size: int) -> bytes:
         """Return a record's bytes.
 

@@ -17,6 +17,7 @@ One owner on the loop's thread; only `TimerFlush.run` is for a worker's thread, 
 
 import logging
 import os
+from bisect import bisect_left
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -314,6 +315,21 @@ class TimerFiles:
                 return
             yield position, self.unit(position)
             position += UNIT_SIZE
+
+    def first_from(self, place: int) -> int:
+        """Return the position of the first unit whose record is not below an offset of the log, else the end:
+        units are in the order of their records."""
+        if not self.starts:
+            return self.end
+        size, units = self.file_size, (self.file_size - BLANK.size) // UNIT_SIZE
+
+        def position(number: int) -> int:
+            return self.starts[0] + number // units * size + number % units * UNIT_SIZE
+
+        files, rest = divmod(self.end - self.starts[0], size)
+        count = files * units + min(rest // UNIT_SIZE, units)
+        found = bisect_left(range(count), place, key=lambda number: self.unit(position(number)).place)
+        return position(found) if found < count else self.end
 
     # Slots
 

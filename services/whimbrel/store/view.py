@@ -4,10 +4,12 @@ Sizes are those of the files. While the log has a writer, the log's end is that 
 recovery would find.
 """
 
+import stat
 from dataclasses import dataclass
 from pathlib import Path
 
 from whimbrel.errors import StoreError
+from whimbrel.machine import FILES, Files
 from whimbrel.store.checkpoint import read_checkpoint
 from whimbrel.store.index import (
     ENTRIES_PER_SLOT,
@@ -32,12 +34,17 @@ __all__ = ["LogView", "check_store", "consumequeue_file_size", "open_index", "st
 ENTRIES_MIN = 2  # of an index file; the first is never used
 
 
-def check_store(root: Path) -> None:
+def check_store(root: Path, files: Files = FILES) -> None:
     """Raise StoreError unless a directory is a store."""
-    if not root.is_dir():
+    if not is_directory(files, root):
         raise StoreError(f"{root} is no store: there is no such directory")
-    if not (root / "commitlog").is_dir():
+    if not is_directory(files, root / "commitlog"):
         raise StoreError(f"{root} is no store: it has no commitlog directory")
+
+
+def is_directory(files: Files, path: Path) -> bool:
+    """Return whether there is a directory of that name."""
+    return files.exists(path) and stat.S_ISDIR(files.stat(path).st_mode)
 
 
 def store_options(root: Path, *, index_slots: int = 0) -> StoreOptions:

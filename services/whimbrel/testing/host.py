@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from whimbrel.cli.dev_plan import DevOptions, StartError
+from whimbrel.cli.dev_plan import DevOptions, StartError, disk_full_ratio_of, full_disk_of
 from whimbrel.cli.supervisor import Child, Supervisor
 from whimbrel.testing.cluster import EXCERPT_LINES_MAX, KEEP_FILE
 
@@ -70,7 +70,12 @@ def main(told: dict[str, Any]) -> int:
     try:
         if parent < 0 or os.getppid() != told["parent"]:
             return 1
-        Supervisor(DevOptions(directory=directory, **options), Reporter(directory), ends_with=parent).run()
+        disk: dict[str, Any] = {
+            "full_disk": full_disk_of(os.environ),
+            "disk_full_ratio": disk_full_ratio_of(os.environ),
+        }
+        settings = DevOptions(directory=directory, **disk, **options)
+        Supervisor(settings, Reporter(directory), ends_with=parent).run()
     except StartError as error:
         say({"error": described(error)})
         return 1

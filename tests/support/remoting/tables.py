@@ -1,6 +1,7 @@
 """Requests of the remoting protocol to handlers that are called without a connection, and their replies."""
 
 import json
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -91,7 +92,7 @@ class Broker:
             follows=not master,
         )
         self.consumption.open()
-        self.positions = ClientPositions(self.consumption.positions)
+        self.positions = ClientPositions(self.consumption.positions, monotonic=time.monotonic)
         self.peer = FakePeer()
         self.handles: dict[int, Handle] = {}
 

@@ -168,10 +168,10 @@ finally:
     print("pydantic" in sys.modules)
 """
     for words, expected in (
-        ([], "None 8081 None async 1 1 0.0 False False True 64MiB private\nFalse\n"),
+        ([], "None 8081 None async 1 1 0.0 False False True 64MiB None None None private\nFalse\n"),
         (
             ["--dir", str(tmp_path), "--port", "0", "--slaves", "2", "--replication", "sync"],
-            f"{tmp_path} 0 None sync 1 2 0.0 False False True 64MiB private\nFalse\n",
+            f"{tmp_path} 0 None sync 1 2 0.0 False False True 64MiB None None None private\nFalse\n",
         ),
     ):
         done = subprocess.run(

@@ -106,6 +106,12 @@ def test_a_broker_s_check_says_which_lane_it_has(lane: str, state: str, note: st
     assert not checks["broker-a master replicator"].note
 
 
+def test_a_broker_s_notes_are_told_and_are_no_fault() -> None:
+    checks = broker_checks(BOTH, [replace(MASTER, notes=("one", "two"), lane="off, because"), SLAVE])
+    (told,) = (check for check in checks if check.note)
+    assert told.healthy and told.note == "lane off, because; one; two"
+
+
 @pytest.mark.parametrize(
     ("change", "component", "advice"),
     [

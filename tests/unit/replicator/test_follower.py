@@ -39,6 +39,7 @@ class Stage:
         compare_bytes: int = COMPARE_BYTES,
         lane: Lane | None = None,
     ) -> None:
+        self.now, self.step_s, self.wait_s = 1000.0, 0.01, 0.02
         self.listener = socket.create_server(("127.0.0.1", 0))
         self.listener.settimeout(10)
         port = self.listener.getsockname()[1]
@@ -55,7 +56,6 @@ class Stage:
         self.log = LogWriter.open(root, store)
         self.follower = Follower(self.loop, options, self.log, clock=lambda: self.now)
         self.reports: list[int] = []
-        self.now, self.step_s, self.wait_s = 1000.0, 0.01, 0.02
 
     def turns(self, done: Callable[[], bool]) -> None:
         """Run the follower until something is so."""

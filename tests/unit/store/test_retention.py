@@ -14,7 +14,8 @@ from whimbrel.errors import (
 )
 from whimbrel.machine import FILES
 from whimbrel.store.master_store import MasterStore
-from whimbrel.store.retention import DOUBT_S, SAVE_S, DiskUse, RetentionClock
+from whimbrel.store.options import Retention, StoreOptions, keep_longer
+from whimbrel.store.retention import DOUBT_S, SAVE_S, DiskTrend, DiskUse, RetentionClock
 
 HOUR = 3_600_000
 
@@ -73,6 +74,110 @@ def test_young_files_stay_and_aged_ones_wait_for_their_hour(
         store.append([make_draft(number, size=4000)])
     aged(root, 3, NOW - 2 * HOUR)
     assert store.run_retention(NOW) == 0
+    store.close()
+
+
+def filled(root: Path, monkeypatch: pytest.MonkeyPatch, ratio: float, **options: object) -> MasterStore:
+    """Return a store of some files, three of them older than an hour, on a disk that is so full."""
+    monkeypatch.setattr(DiskUse, "of", classmethod(lambda cls, *_: cls(ratio)))
+    store = open_master(root, dataclasses.replace(OPTIONS, delete_when=(), reserved_hours=1, **options))  # type: ignore[arg-type]
+    for number in range(100):
+        store.append([make_draft(number, size=4000)])
+    store.writer.flush()
+    aged(root, 3, NOW - 2 * HOUR)
+    return store
+
+
+def test_a_full_disk_drops_the_oldest_or_refuses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    dropping = filled(tmp_path / "drops", monkeypatch, 0.87)
+    told: list[tuple[int, int]] = []
+    dropping.writer.before_dropping = lambda begin, end: told.append((begin, end))
+    closed = dropping.written // FILE
+    assert closed > 5
+    dropping.run_retention(NOW)
+    assert dropping.min_offset == closed * FILE
+    assert told == [(3 * FILE, closed * FILE)], "of those that are not old enough it says before"
+    dropping.close()
+    refusing = filled(tmp_path / "refuses", monkeypatch, 0.87, full_disk="refuse")
+    refusing.writer.before_dropping = lambda begin, end: told.append((begin, end))
+    refusing.run_retention(NOW)
+    assert refusing.min_offset == 3 * FILE, "what is old enough goes at any hour"
+    assert len(told) == 1
+    monkeypatch.setattr(DiskUse, "of", classmethod(lambda cls, *_: cls(0.95)))
+    refusing.run_retention(NOW)
+    assert refusing.min_offset == 3 * FILE
+    assert not refusing.writable
+    refusing.close()
+
+
+def test_what_waits_for_others_is_not_told_as_dropped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Retention removes up to where it may; what stays has not gone."""
+    store = filled(tmp_path / "s", monkeypatch, 0.87)
+    told: list[tuple[int, int]] = []
+    store.writer.before_dropping = lambda begin, end: told.append((begin, end))
+    store.writer.before_removal = lambda below: 2 * FILE
+    store.run_retention(NOW)
+    assert (store.min_offset, told) == (2 * FILE, [])
+    store.writer.before_removal = lambda below: 4 * FILE
+    store.run_retention(NOW)
+    assert (store.min_offset, told) == (4 * FILE, [(3 * FILE, 4 * FILE)])
+    store.close()
+
+
+@pytest.mark.parametrize(
+    ("told", "begins"),
+    [
+        ((), 3),
+        ((Retention(),), 3),
+        ((Retention(3.0, None, None),), 0),
+        ((Retention(0.5, None, None), Retention(3.0, None, None)), 0),
+        ((Retention(0.5, None, None), Retention(1.0, None, None)), 3),
+        ((Retention(1.0, 0.9, None),), 0),  # aged files wait for their hour
+    ],
+)
+def test_of_what_the_processes_of_a_store_are_told_the_longest_holds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, told: tuple[Retention, ...], begins: int
+) -> None:
+    store = filled(tmp_path / "s", monkeypatch, 0.8)
+    store.writer.retentions = lambda: told
+    store.run_retention(NOW)
+    assert store.min_offset == begins * FILE
+    store.close()
+
+
+def test_a_process_that_is_told_less_goes_by_what_it_was_not_told() -> None:
+    options = StoreOptions()
+    assert keep_longer(options, []) == options
+    shorter = keep_longer(options, [Retention(24.0, None, 0.8), Retention(12.0, 0.5, None)])
+    assert Retention.of(shorter) == Retention(24.0, 0.5, 0.8), "nobody is told the default"
+
+
+def test_when_a_disk_is_full_as_it_fills_now() -> None:
+    trend = DiskTrend()
+    disk = DiskUse(0.5, 1000)
+    assert trend.seconds_until(0.9, disk) is None
+    trend.look(disk, 100.0)
+    assert trend.seconds_until(0.9, disk) is None, "one look says nothing"
+    trend.look(DiskUse(0.55, 1000), 110.0)
+    assert trend.seconds_until(0.9, disk) is None, "nor do two that follow each other"
+    trend.look(DiskUse(0.6, 1000), 140.0)
+    assert trend.seconds_until(0.9, DiskUse(0.6, 1000)) == pytest.approx(120.0)
+    trend.look(DiskUse(0.95, 1000), 150.0)
+    assert trend.seconds_until(0.9, DiskUse(0.95, 1000)) == 0.0
+    for step in range(1000):
+        trend.look(DiskUse(0.4, 1000), 130.0 + step)
+    assert trend.seconds_until(0.9, DiskUse(0.4, 1000)) is None, "it does not fill any more"
+    assert len(trend.seen) <= 200
+
+
+def test_until_when_what_stands_at_an_offset_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = filled(tmp_path / "s", monkeypatch, 0.1)
+    assert store.writer.kept_until_ms(2 * FILE + 5) == NOW - 2 * HOUR + HOUR
+    assert store.writer.kept_until_ms(4 * FILE) == NOW + HOUR
+    assert store.writer.kept_until_ms(store.written - 1) is None
+    assert store.writer.kept_until_ms(store.written) is None
     store.close()
 
 

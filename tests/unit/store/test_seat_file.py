@@ -1,9 +1,11 @@
 """The seat on disk: its bytes, torn slots, refused syncs, crashes at every call; and who may vote (R9)."""
 
+import ctypes
 import errno
 import logging
 import os
 import random
+import shutil
 import zlib
 from collections.abc import Callable
 from dataclasses import replace
@@ -13,9 +15,20 @@ import pytest
 
 from support.store.cache_disk import CacheDisk
 from support.store.crash_points import CrashScene, crash_everywhere
+from whimbrel import machine
 from whimbrel.errors import StoreError
-from whimbrel.machine import Files
-from whimbrel.store.seat_file import SEAT_FILE, Seat, SeatFile, after_cut, cutting, draw_uuid, may_vote
+from whimbrel.machine import FILES, Files, Identity
+from whimbrel.store.seat_file import (
+    SEAT_FILE,
+    Seat,
+    SeatFile,
+    after_cut,
+    copied,
+    cutting,
+    draw_uuid,
+    may_vote,
+    weaker,
+)
 
 UUID = "0123456789abcdef0123456789abcdef"
 GROUP = "00112233445566778899aabbccddeeff"
@@ -31,6 +44,8 @@ FULL = Seat(
     boot=BOOT,
     floor=(1 << 63) - 1,
     cut=(0x1122, 0x3344556677),
+    acknowledged=0x1234,
+    flush="async",
 )
 
 
@@ -40,10 +55,20 @@ def root(tmp_path: Path) -> Path:
     return tmp_path
 
 
+class Told(Files):
+    """A file system that tells of each file what it is told."""
+
+    def __init__(self, identity: Identity | None) -> None:
+        self.told = identity
+
+    def identity(self, fd: int) -> Identity | None:
+        return self.told
+
+
 def test_the_layout_is_as_the_module_draws_it(root: Path) -> None:
-    file = SeatFile(root)
+    file = SeatFile(root, Told(None))
     file.save(NEW)
-    file.save(FULL)
+    SeatFile(root, Told(Identity(0x0102030405060708, 0x1112131415161718, 0xA1A2A3A4))).save(FULL)
     data = (root / "whimbrel" / "seat").read_bytes()
     first = bytes.fromhex(
         "7768696d73656174" "01000000" "01000000" "0000000000000000"
@@ -53,6 +78,7 @@ def test_the_layout_is_as_the_module_draws_it(root: Path) -> None:
         "7768696d73656174" "01000000" "02000000" "0100000000000000"
         "0123456789abcdef0123456789abcdef" "00112233445566778899aabbccddeeff" + "ff" * 16 + "3f000000"
         "ffffff7f" "02000000" "00000000" "ffffffffffffff7f" "2211000000000000" "7766554433000000"
+        "02" "03" "0000" "a4a3a2a1" "3412000000000000" "0807060504030201" "1817161514131211"
     ).ljust(508, b"\0")  # fmt: skip
     assert len(data) == 8192
     assert data[:512] == first + zlib.crc32(first).to_bytes(4, "little")
@@ -321,10 +347,12 @@ def test_a_sync_that_fails_at_a_save_loses_nothing_that_was_saved_before(nth: in
         {"floor": -1},
         {"cut": (5, 4)},
         {"cut": (-1, 4)},
+        {"acknowledged": -1},
+        {"flush": "later"},
     ],
 )
 def test_a_seat_that_can_not_be_is_none(wrong: dict[str, object]) -> None:
-    with pytest.raises(ValueError, match=r"seat|members|epochs|log"):
+    with pytest.raises(ValueError, match=r"seat|members|epochs|log|acknowledged"):
         Seat(**{"uuid": UUID, "member": 1, **wrong})  # type: ignore[arg-type]
 
 
@@ -350,6 +378,12 @@ OTHER = "e" * 32
         (replace(VOTER, votes=False), 100, BOOT, True, "sync", False),  # only a leader gives the vote back
         (cutting(VOTER, 60, 120), 60, BOOT, True, "sync", True),  # what it cut was never acknowledged
         (cutting(VOTER, 60, 120), 59, BOOT, True, "sync", False),
+        (replace(VOTER, acknowledged=101), 100, BOOT, True, "sync", False),  # a log of another day
+        (replace(VOTER, acknowledged=100), 100, BOOT, True, "sync", True),
+        (replace(VOTER, flush="async"), 100, OTHER, False, "sync", False),  # the setting came after the loss
+        (replace(VOTER, flush="sync"), 100, OTHER, False, "async", True),
+        (replace(VOTER, flush="async"), 100, OTHER, True, "sync", True),
+        (cutting(replace(VOTER, acknowledged=110), 60, 120), 60, BOOT, True, "sync", True),
         (replace(VOTER, boot=""), 100, BOOT, False, "async", False),
         (replace(VOTER, boot=""), 100, BOOT, True, "async", True),
     ],
@@ -370,5 +404,133 @@ def test_a_cut_lowers_the_floor_once_it_is_done() -> None:
     begun = cutting(VOTER, 60, 120)
     assert (begun.cut, begun.floor) == ((60, 120), 100)
     assert after_cut(begun) == replace(VOTER, floor=60)
+    assert after_cut(cutting(replace(VOTER, acknowledged=70), 60, 120)).acknowledged == 60
+    assert after_cut(begun).votes, "its leader has ordered it"
     assert after_cut(cutting(VOTER, 110, 120)) == VOTER
     assert after_cut(VOTER) is VOTER
+
+
+def test_of_flush_modes_the_weaker_one_counts_and_one_that_is_not_known_says_nothing() -> None:
+    assert [weaker(*modes) for modes in (("sync", "async"), ("", "sync"), ("async", ""), ("", ""))] == [
+        "async",
+        "sync",
+        "async",
+        "",
+    ]
+
+
+def test_a_seat_of_an_earlier_version_has_zeros_for_what_it_does_not_know(root: Path) -> None:
+    file = SeatFile(root, Told(None))
+    file.save(VOTER)
+    assert not (root / SEAT_FILE).read_bytes()[112:508].strip(b"\0")
+    later = SeatFile(root)
+    assert later.load() == VOTER
+    assert (later.bound_to, later.was_copied) == (None, False)
+    later.save(replace(VOTER, acknowledged=7))
+    assert later.bound_to is not None, "bound with its next change"
+    earlier = SeatFile(root, Told(None))
+    earlier.load()
+    earlier.rebind()
+    earlier.save(VOTER)  # as a version of before writes it: zeros
+    again = SeatFile(root)
+    assert again.load() == VOTER
+    assert not again.was_copied
+
+
+def test_a_copy_is_found_and_a_file_that_has_another_name_is_none(tmp_path: Path) -> None:
+    first, second = tmp_path / "first", tmp_path / "second"
+    (first / "whimbrel").mkdir(parents=True)
+    SeatFile(first).save(FULL)
+    shutil.copytree(first, second)
+    first.rename(tmp_path / "renamed")
+    moved, copy = SeatFile(tmp_path / "renamed"), SeatFile(second)
+    assert (moved.load(), moved.was_copied) == (FULL, False)
+    assert (copy.load(), copy.was_copied) == (FULL, True)
+    with pytest.raises(AssertionError, match="the seat of a copy is another one"):
+        copy.save(replace(FULL, promised=7))
+    other = copied(FULL, UUID[::-1])
+    assert (other.votes, other.acknowledged, other.floor) == (False, 0, 0)
+    assert (other.promised, other.promised_to) == (FULL.promised, FULL.promised_to)
+    copy.save(other)
+    again = SeatFile(second)
+    assert (again.load(), again.was_copied) == (other, False)
+
+
+def test_a_copy_that_was_put_in_the_place_of_what_it_was_copied_from_is_found(root: Path) -> None:
+    """`rm` and `cp` in one place: the file system may give the inode again."""
+    for _ in range(20):
+        SeatFile(root).load()
+        path = root / SEAT_FILE
+        if not path.exists():
+            SeatFile(root).save(NEW)
+        saved = path.read_bytes()
+        path.unlink()
+        path.write_bytes(saved)
+        copy = SeatFile(root)
+        copy.load()
+        assert copy.was_copied
+        copy.save(copied(NEW, draw_uuid(os.urandom)))
+
+
+def test_a_store_that_was_moved_by_a_copy_keeps_its_seat_when_somebody_says_so(tmp_path: Path) -> None:
+    (tmp_path / "here" / "whimbrel").mkdir(parents=True)
+    SeatFile(tmp_path / "here").save(VOTER)
+    shutil.copytree(tmp_path / "here", tmp_path / "there")
+    file = SeatFile(tmp_path / "there")
+    file.load()
+    file.rebind()
+    file.save(VOTER)
+    again = SeatFile(tmp_path / "there")
+    assert (again.load(), again.was_copied) == (VOTER, False)
+
+
+KNOWN = Identity(5, 1000, 7)
+
+
+@pytest.mark.parametrize(
+    ("there", "is_copy"),
+    [
+        (KNOWN, False),
+        (Identity(6, 1000, 7), True),
+        (Identity(5, 1001, 7), True),  # the inode was given again
+        (Identity(5, 1000, 8), True),
+        (Identity(5, 1000, -1), False),  # another kernel tells less
+        (Identity(5, 0, 7), False),
+        (None, True),  # this file system tells nothing, so it is another one
+    ],
+)
+def test_what_tells_a_copy(root: Path, there: Identity | None, is_copy: bool) -> None:
+    """By recorded answers; neither the machine, nor its boot, nor the device's number matters."""
+    SeatFile(root, Told(KNOWN)).save(NEW)
+    file = SeatFile(root, Told(there))
+    file.load()
+    assert file.was_copied is is_copy
+
+
+def test_a_seat_that_is_bound_to_nothing_was_never_copied(root: Path) -> None:
+    SeatFile(root, Told(None)).save(NEW)
+    for there in (KNOWN, None):
+        file = SeatFile(root, Told(there))
+        file.load()
+        assert not file.was_copied
+
+
+def test_a_file_system_whose_inodes_may_change_binds_nothing(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fd = os.open(root, os.O_RDONLY)
+    try:
+        found = FILES.identity(fd)
+        assert found is not None
+        assert found.birth_ns > 0
+        kind = machine.STATFS.unpack_from(statfs(fd))[0]
+        monkeypatch.setattr(machine, "CHANGING_INODES", {kind})
+        assert FILES.identity(fd) is None
+    finally:
+        os.close(fd)
+
+
+def statfs(fd: int) -> bytes:
+    found = ctypes.create_string_buffer(machine.STATFS_BYTES)
+    assert not machine.libc.fstatfs(fd, found)
+    return found.raw

@@ -8,6 +8,7 @@ import pytest
 
 from whimbrel.machine import Machine
 from whimbrel.store import shared_page
+from whimbrel.store.options import Retention
 from whimbrel.store.shared_page import PAGE_BYTES, SLAVES_MAX, SharedPage
 
 
@@ -36,7 +37,7 @@ def test_no_two_fields_share_a_byte(tmp_path: Path) -> None:
     for name, value in vars(SharedPage).items():
         if name.endswith("_version"):
             continue  # the head of a text
-        if isinstance(value, shared_page.Cell) and name != "inode":  # which stands in the head
+        if isinstance(value, shared_page.Cell | shared_page.RetentionCell) and name != "inode":  # in the head
             fields.append((value.index * 8, 8))
         elif isinstance(value, shared_page.Text):
             fields.append((value.at, value.size))
@@ -280,4 +281,26 @@ def test_voters_are_told_by_their_ids(tmp_path: Path) -> None:
     assert not any(map(page.is_voter, range(64)))
     page.set_voters({0, 5, 63})
     assert [member for member in range(64) if page.is_voter(member)] == [0, 5, 63]
+    page.close()
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        Retention(),
+        Retention(72.0, 0.75, 0.85),
+        Retention(0.0, 0.0, 0.0),
+        Retention(24.0, None, 1.0),
+        Retention(None, 0.5, None),
+        Retention(0.25, 0.1234, None),
+    ],
+)
+def test_how_long_a_process_keeps_the_log_stands_in_one_cell(tmp_path: Path, told: Retention) -> None:
+    page = SharedPage.open(tmp_path)
+    assert page.broker_retention == page.replica_retention == Retention(), "nobody has told"
+    page.replica_retention = told
+    assert page.replica_retention == told
+    assert page.broker_retention == Retention()
+    page.replica_retention = Retention(1e9, 1.0, 1.0)
+    assert page.replica_retention.reserved_hours == pytest.approx((2**31 - 2) / 3600, abs=1)
     page.close()

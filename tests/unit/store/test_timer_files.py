@@ -128,11 +128,16 @@ def test_a_file_ends_with_a_blank_and_chains_go_on_in_the_next(tmp_path: Path) -
     end = (tmp_path / "timerlog" / f"{0:020d}").read_bytes()[520:536]
     assert end.hex() == f"{SMALL - 520:08x}" + "0" * 16 + "cbd43194"
     assert chain(files, DUE) == [100 * number for number in reversed(range(25))]
+    for number in range(25):
+        position = files.first_from(100 * number - 99)
+        assert files.unit(position).place == 100 * number and files.first_from(100 * number) == position
+    assert files.first_from(2401) == files.end
     flushed(files)
     files.cut(1200)
     assert chain(files, DUE) == [100 * number for number in reversed(range(12))]
     assert files.starts == [0, SMALL]
     assert files.expire(950) == 1 and files.starts == [SMALL]
+    assert files.first_from(0) == SMALL and files.first_from(1101) == files.end
     files.close()
 
 

@@ -93,6 +93,7 @@ class ReplicationView:
     flush: str
     expected_slaves: int = 0
     lane: str = ""
+    notes: tuple[str, ...] = ()
     election: ElectionView | None = None
 
 
@@ -427,6 +428,7 @@ class AdminService:
             flush=view.flush,
             expected_slaves=view.expected_slaves,
             lane=view.lane,
+            notes=view.notes,
         )
         for slave in view.slaves:
             response.slaves.add(

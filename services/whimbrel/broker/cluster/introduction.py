@@ -1,9 +1,11 @@
-"""A slave's broker tells its master's from where its replicator is connected, whenever that has changed.
+"""A slave's broker tells its master's from where its replicator is connected, and why that stalls, whenever
+one of both has changed.
 
-    told --another connection, another master--> untold --answered--> told
-                                                   '---refused: again after RETRY_S, twice as long each time
+    told --another connection, master, trouble--> untold --answered--> told
+                                                    '---refused: again after RETRY_S, twice as long each time
 
-Nothing in the replication protocol says who a slave is; by this its connection gets a name.
+Nothing in the replication protocol says who a slave is; by this its connection gets a name, and the master
+learns why a slave takes nothing (`member_reports.py`).
 """
 
 import asyncio
@@ -27,6 +29,7 @@ class Marks(Protocol):
 
     local_ha: str
     local_ha_version: int
+    trouble_version: int
 
 
 class Introduction:
@@ -38,13 +41,13 @@ class Introduction:
         """Take the page; `introduce` tells a master's broker an address of our replicator's."""
         self.page, self.address, self.introduce = page, address, introduce
         self.news = asyncio.Event()
-        self.version = page.local_ha_version
+        self.versions = page.local_ha_version, page.trouble_version
 
     def look(self) -> None:
-        """See whether the replicator has another connection; costs one read of a cell."""
-        version = self.page.local_ha_version
-        if version != self.version:
-            self.version = version
+        """See whether the replicator has another connection, or another trouble; costs two reads of cells."""
+        versions = self.page.local_ha_version, self.page.trouble_version
+        if versions != self.versions:
+            self.versions = versions
             self.hurry()
 
     def hurry(self) -> None:

@@ -62,6 +62,7 @@ class Metadata:
     shared_topics: str | None = None  # not RocketMQ's: what other brokers have of our topics
     version: MetadataVersion | None = None  # an elected leader's, once this is stored
     timers: tuple[int, int] | None = None  # until when delayed messages are delivered, and the log's end then
+    log_begin: tuple[int, int] | None = None  # of the master's log, and its end then; see `kept_log.py`
 
     def since(self, sent: "Metadata") -> "Metadata":
         """Return what differs from what was sent before; topics and groups are what does already."""
@@ -75,6 +76,7 @@ class Metadata:
             given_offsets=self.given_offsets if self.given_offsets != sent.given_offsets else None,
             shared_topics=self.shared_topics if self.shared_topics != sent.shared_topics else None,
             timers=self.timers if self.timers != sent.timers else None,
+            log_begin=self.log_begin if self.log_begin != sent.log_begin else None,
         )
 
     def over(self, older: "Metadata") -> "Metadata":
@@ -87,6 +89,7 @@ class Metadata:
             given_offsets=older.given_offsets if self.given_offsets is None else self.given_offsets,
             shared_topics=older.shared_topics if self.shared_topics is None else self.shared_topics,
             timers=older.timers if self.timers is None else self.timers,
+            log_begin=older.log_begin if self.log_begin is None else self.log_begin,
         )
 
 
@@ -105,14 +108,17 @@ class MetadataSource:
         given_offsets: Callable[[], tuple[int, str]] | None = None,
         timers: Callable[[], tuple[int, int] | None] | None = None,
         sharing: TopicSharing | None = None,
+        log_begin: Callable[[], tuple[int, int]] | None = None,
     ) -> None:
         """Take the tables.
 
         `offsets` returns the groups' committed offsets, `confirmed` that of the log, `given_offsets` how far
         all queues had come at a place in the log, cheaply while that place is the same, `timers` how far
-        delayed messages are delivered, `sharing` what other brokers have of our topics.
+        delayed messages are delivered, `sharing` what other brokers have of our topics, `log_begin` where our
+        log begins and ends.
         """
         self.sharing = sharing
+        self.read_log_begin = log_begin
         self.read_timers = timers
         self.read_confirmed = confirmed
         self.read_given_offsets = given_offsets
@@ -173,6 +179,7 @@ class MetadataSource:
             delay_offsets=self.delays.text,
             given_offsets=self.read_given_offsets() if self.read_given_offsets is not None else None,
             timers=self.read_timers() if self.read_timers is not None else None,
+            log_begin=self.read_log_begin() if self.read_log_begin is not None else None,
         ).over(self.others().over(self.confirmed()))
 
     def whole(self) -> Metadata:

@@ -48,6 +48,7 @@ class MetadataSync:
         take_given_offsets: Callable[[int, str], None],
         confirmed: Callable[[int], None],
         timers: Callable[[int, int], None] = lambda read_ms, log_end: None,
+        log_begin: Callable[[tuple[int, int] | None], None] = lambda begin: None,
         sharing: TopicSharing | None = None,
         check: Callable[[MetadataVersion], None] = lambda version: None,
         applied: Callable[[MetadataVersion], None] = lambda version: None,
@@ -56,13 +57,14 @@ class MetadataSync:
 
         `take_deleted_offsets` takes where the queues of deleted topics ended, `take_given_offsets` how far
         all queues had come at a place in the log, `confirmed` how far the master's log is confirmed,
-        `timers` how far it has delivered delayed messages, `sharing` what other brokers have of its topics.
+        `timers` how far it has delivered delayed messages, `log_begin` where the master's log begins
+        and ended then, None where it does not say, `sharing` what other brokers have of its topics.
         Of an elected leader's, `check` raises a WhimbrelError where a version is not to be applied, and
         `applied` learns which one is on the disk.
         """
         self.check, self.applied = check, applied
         self.sharing = sharing
-        self.timers = timers
+        self.timers, self.log_begin = timers, log_begin
         self.take_given_offsets = take_given_offsets
         self.confirmed = confirmed
         self.topics, self.groups, self.delays = topics, groups, delays
@@ -104,6 +106,8 @@ class MetadataSync:
     async def copy(self, address: str) -> None:
         """Apply what the master sends, for as long as it does."""
         async for metadata in self.watch(address):
+            if not self.got or metadata.log_begin is not None:
+                self.log_begin(metadata.log_begin)
             self.apply(metadata)
             if not self.synced:
                 logger.info("metadata is copied from the master at %s", address)

@@ -26,6 +26,7 @@ from google.protobuf.message import DecodeError
 from whimbrel.broker.cluster.follower_state import FollowerState
 from whimbrel.broker.cluster.leader_state import TABLES_PIECE_BYTES, LeaderState, MemberStream
 from whimbrel.broker.cluster.lease_sync import LeaseExchange
+from whimbrel.broker.cluster.member_reports import MemberReport
 from whimbrel.broker.cluster.metadata import ROUND_S, EncodedChange, Known, Metadata, MetadataSource
 from whimbrel.broker.consume.lease_store import LeaseStore
 from whimbrel.broker.tables.metadata_version import MetadataVersion
@@ -80,7 +81,8 @@ class SlaveHello:
     epoch: int = 0
 
 
-Introduced = Callable[[int, str, str], None]  # with a broker id, its replicator's address, and the caller's
+# With a broker id, its replicator's address, the caller's, and what it says of itself; returns our settings.
+Introduced = Callable[[int, str, str, MemberReport], str]
 
 
 def replica_service(watches: "MetadataWatches", streams: "LeaseStreams", introduced: Introduced) -> Service:
@@ -89,8 +91,9 @@ def replica_service(watches: "MetadataWatches", streams: "LeaseStreams", introdu
     def introduce(call: Call, request: replica.IntroduceRequest) -> replica.IntroduceResponse:
         if request.broker_name != watches.name:
             raise BadRequest(f"this is {watches.name}, not {request.broker_name}")
-        introduced(request.broker_id, request.replica_address, call.peer)
-        return replica.IntroduceResponse()
+        report = MemberReport(trouble=request.trouble, settings=request.settings_json)
+        settings = introduced(request.broker_id, request.replica_address, call.peer, report)
+        return replica.IntroduceResponse(settings_json=settings)
 
     introducing = UnaryMethod("Introduce", replica.IntroduceRequest, introduce)
     return Service(REPLICA_SERVICE, (watches.method(), streams.method(), introducing))
@@ -241,6 +244,8 @@ class Watch:
             timer_read_ms=news.timers[0] if news.timers is not None else None,
             timer_log_end=news.timers[1] if news.timers is not None else None,
             shared_topics_json=news.shared_topics,
+            log_begin=news.log_begin[0] if news.log_begin is not None else None,
+            log_begin_at=news.log_begin[1] if news.log_begin is not None else None,
         )
         self.sent = news.over(self.sent)
         state = self.watches.state
@@ -485,8 +490,13 @@ class LeaseStream:
         )
 
 
-async def introduce_replica(address: str, hello: SlaveHello, replica_address: str) -> None:
-    """Tell the master at `address` from where our replicator is connected; the slave's end.
+async def introduce_replica(
+    address: str, hello: SlaveHello, replica_address: str, report: MemberReport
+) -> str:
+    """Tell the master at `address` from where our replicator is connected, and how we are; the slave's end.
+
+    Returns:
+        The master's settings, as JSON; "" from one of an earlier version.
 
     Raises:
         WhimbrelError: it refuses, or can't be reached.
@@ -498,12 +508,17 @@ async def introduce_replica(address: str, hello: SlaveHello, replica_address: st
             response_deserializer=replica.IntroduceResponse.FromString,
         )
         request = replica.IntroduceRequest(
-            broker_name=hello.name, broker_id=hello.broker_id, replica_address=replica_address
+            broker_name=hello.name,
+            broker_id=hello.broker_id,
+            replica_address=replica_address,
+            trouble=report.trouble,
+            settings_json=report.settings,
         )
         try:
-            await call(request, timeout=INTRODUCE_S)
+            response = await call(request, timeout=INTRODUCE_S)
         except grpc.aio.AioRpcError as error:
             raise error_of(error) from error
+        return str(response.settings_json)
 
 
 async def sync_leases(
@@ -678,6 +693,7 @@ def metadata_of(response: Any) -> Metadata:
         version=MetadataVersion(response.version.epoch, response.version.counter)
         if response.HasField("version")
         else None,
+        log_begin=(response.log_begin, response.log_begin_at) if response.HasField("log_begin") else None,
     )
 
 

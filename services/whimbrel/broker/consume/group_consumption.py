@@ -162,7 +162,8 @@ class GroupConsumption:
         self.planner.forget(None, topic)
 
     def forget(self, states: Sequence[QueueLeases]) -> None:
-        entries = b"".join(state.encoder.epoch(state.epoch + 1) for state in states if state.started)
+        next_epoch = self.lease_store.next_epoch
+        entries = b"".join(state.encoder.epoch(next_epoch(state.epoch)) for state in states if state.started)
         if entries:
             self.lease_store.commit_entries(entries)
 

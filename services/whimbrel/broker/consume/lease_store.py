@@ -7,19 +7,29 @@ Listeners are the streams to the other brokers of the group (`lease_sync.py`). E
 take the same steps, except that they are judged (`lease_checks.py`) and joined into the table first, which
 shows what is new in them. Those of the journal are judged as well: an earlier version may have written what
 no broker may write.
+
+**Epochs where leaders change.** A reset, a deletion and a cut log start an epoch of a queue's state, by
+which what was before is forgotten. Counted by one, the epoch of a leader that nobody heard any more would be
+that of its successor, and both would merge: what was answered "try again" would undo what was answered OK. So
+an epoch is a leader's epoch and a counter, EPOCHS_EACH to each leader: those of a later one are greater. And
+once a leader leads, it has all that was ever answered; a greater epoch that a member still brings is of a
+change that was not, so it is refused: the state as it is here goes on in an epoch that is greater still.
 """
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
-from whimbrel.broker.consume.lease_checks import EntryChecks
+from whimbrel.broker.consume.lease_checks import EPOCH_MAX, EntryChecks
 from whimbrel.broker.consume.lease_codec import LeaseEntry
 from whimbrel.broker.consume.leases import LeaseTable
 from whimbrel.broker.consume.queue_leases import Change, OrderChange
 from whimbrel.errors import CorruptRecord, StoreError, StoreFull
 
-__all__ = ["Journal", "LeaseListener", "LeaseStore"]
+__all__ = ["EPOCHS_EACH", "Journal", "LeaseListener", "LeaseStore"]
+
+# Of one queue's state for each leader's epoch. What a leader counts beyond is only greater by one each time.
+EPOCHS_EACH = 1 << 11
 
 logger = logging.getLogger(__name__)
 
@@ -53,6 +63,8 @@ class LeaseStore:
         on_merged: called when entries of another broker have changed something.
         checks: decides which entries of other brokers and of the journal count.
         end_of: returns the end of a queue, by topic and queue id, once this broker leads; None before.
+        term: epoch of the elected leader that this broker is; 0 where it is none.
+        has_all: whether it has begun to lead, so has all that was answered before.
     """
 
     def __init__(self, journal: Journal, *, broker_id: int, now_ms: Callable[[], int]) -> None:
@@ -66,6 +78,8 @@ class LeaseStore:
         self.checks = EntryChecks(now_ms)
         self.on_merged: Callable[[], None] | None = None
         self.end_of: Callable[[str, int], int] | None = None
+        self.term = 0
+        self.has_all: Callable[[], bool] = lambda: False
         self.journal = journal
         self.listeners: list[LeaseListener] = []
         self.incomplete = False  # a change is in memory only
@@ -134,6 +148,11 @@ class LeaseStore:
             self.note_unwritten()
             self.table.apply(changes)
 
+    def next_epoch(self, epoch: int) -> int:
+        """Return the epoch of a queue's state that follows one."""
+        least = self.term * EPOCHS_EACH
+        return max(epoch, least if least < EPOCH_MAX else 0) + 1
+
     def commit_entries(self, entries: bytes) -> None:
         """Make changes that are entries already; raises StoreFull, and then nothing has changed."""
         self.journal.append(entries)
@@ -166,7 +185,9 @@ class LeaseStore:
             CorruptRecord: they don't decode.
         """
         refused: list[LeaseEntry] = []
-        changed = self.table.join(entries, self.checks.judge, end_of=self.end_of, refused=refused)
+        changed = self.table.join(
+            entries, self.checks.judge, end_of=self.end_of, no_greater_epoch=self.has_all(), refused=refused
+        )
         for entry in refused:
             self.refuse(entry)
         if not changed:
@@ -184,16 +205,19 @@ class LeaseStore:
         return True
 
     def refuse(self, entry: LeaseEntry) -> None:
-        """Have all brokers, the one that sent it among them, forget an entry beyond the end of the log.
+        """Have all brokers, the one that sent it among them, forget an entry that was not merged.
 
         The state as it is here starts an epoch that is greater than the entry's.
         """
         state = self.table.state(entry.group, entry.topic, entry.queue_id)
         if entry.epoch < state.epoch:
             return  # that was done for an entry before
-        logger.warning("%s on %s/%d: another broker told of offsets up to %d, beyond this log: they are"
-                       " forgotten", entry.group, entry.topic, entry.queue_id, entry.end)  # fmt: skip
+        told = f"offsets up to {entry.end}, beyond this log"
+        if entry.epoch > state.epoch:
+            told = "a reset or deletion that was not answered"
+        logger.warning("%s on %s/%d: another broker told of %s: it is forgotten",
+                       entry.group, entry.topic, entry.queue_id, told)  # fmt: skip
         try:
-            self.commit_entries(b"".join(state.entries(entry.epoch + 1)))
+            self.commit_entries(b"".join(state.entries(self.next_epoch(entry.epoch))))
         except StoreFull as error:
             logger.warning("that can't be written down yet: %s", error)

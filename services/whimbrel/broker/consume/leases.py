@@ -5,7 +5,8 @@ One `QueueLeases` (`queue_leases.py`) stands for one (group, topic, queue).
 **Merging.** The state is a join-semilattice, and `LeaseTable.join` of entries is its only operation:
 repeated and reordered entries do no harm, and two brokers that exchange all entries hold the same state.
 
-    epoch   the greater wins, and everything of a smaller one is forgotten (reset, cut log, deleted group)
+    epoch   the greater wins, and everything of a smaller one is forgotten (reset, cut log, deleted group);
+            `LeaseStore.next_epoch` says how they are counted where leaders change
     done    union
     leases  for each offset the greatest (serial, revision, visible time, ...); none where the offset is done
     orders  union; those of serials that hold nothing any more are dropped in time
@@ -201,6 +202,7 @@ class LeaseTable:
         judge: Judge | None = None,
         *,
         end_of: Callable[[str, int], int] | None = None,
+        no_greater_epoch: bool = False,
         refused: list[LeaseEntry] | None = None,
     ) -> bytes:
         """Merge entries; return those that changed something.
@@ -210,7 +212,8 @@ class LeaseTable:
             judge: decides which of them count, where they come from another process or from the disk.
             end_of: returns the end of a queue by topic and queue id; an entry beyond it is not merged, but
                 added to `refused`. None where the log may lag behind the entries.
-            refused: see `end_of`.
+            no_greater_epoch: likewise, an entry of a greater epoch than is known here.
+            refused: what was refused for one of both.
 
         Raises:
             CorruptRecord: they don't decode; nothing has changed.
@@ -227,7 +230,8 @@ class LeaseTable:
             entry = decoded if judge is None else judge(decoded, held)
             if entry is None:
                 continue
-            if end_of is not None and entry.end > end_of(entry.topic, entry.queue_id):
+            ahead = no_greater_epoch and entry.epoch > (found.epoch if found is not None else 0)
+            if ahead or (end_of is not None and entry.end > end_of(entry.topic, entry.queue_id)):
                 if refused is not None:
                     refused.append(entry)
                 continue

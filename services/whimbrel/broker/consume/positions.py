@@ -91,7 +91,9 @@ class Positions:
         self.check_offset(topic, queue_id, offset)
         state = self.table.state(group, topic, queue_id)
         before = state.committed if state.started else None
-        self.lease_store.commit_entries(state.encoder.done(state.epoch + 1, 0, offset))
+        self.lease_store.commit_entries(
+            state.encoder.done(self.lease_store.next_epoch(state.epoch), 0, offset)
+        )
         logger.info("%s on %s/%d was reset from %s to %d", group, topic, queue_id, before, offset)
         self.on_reset(group, topic, queue_id, offset)
         self.wake(topic)
@@ -245,7 +247,8 @@ class Positions:
             state = self.table.state(group, topic, queue_id)
             logger.warning("%s on %s/%d knew offsets up to %d, the log ends at %d: the rest is forgotten",
                         group, topic, queue_id, state.next, end)  # fmt: skip
-            self.lease_store.commit_entries(b"".join(state.entries(state.epoch + 1, end)))
+            epoch = self.lease_store.next_epoch(state.epoch)
+            self.lease_store.commit_entries(b"".join(state.entries(epoch, end)))
             cut += 1
         return cut
 

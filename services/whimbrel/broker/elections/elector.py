@@ -48,6 +48,7 @@ from whimbrel.model.elections import SealAnswer, Suspicion
 from whimbrel.model.group_record import NOBODY, VOTERS_MAX, GroupRecord
 from whimbrel.model.registration import BrokerRole, Member
 from whimbrel.rpc.api.election_calls import seal, suspect
+from whimbrel.store.seat_file import FLUSH_MODES
 from whimbrel.store.shared_page import SharedPage
 from whimbrel.wakeup import Doorbell
 
@@ -79,6 +80,7 @@ class Elector:
         machine: what decides.
         term: the record under which this broker leads, or is about to; None while it does neither.
         state_holders: returns the members that hold all that this leader has beside the log; set by its role.
+        waiting_below: returns how many messages wait whose records stand below an offset; set by its role.
     """
 
     def __init__(
@@ -121,6 +123,8 @@ class Elector:
         self.operating: set[asyncio.Task[None]] = set()  # those of them that operators wait for
         self.ends: list[Callable[[], Awaitable[None]]] = []
         self.state_holders: Callable[[], frozenset[int]] = frozenset
+        self.waiting_below: Callable[[int], int]
+        self.waits_nowhere()
         self.logged = ""
         self.traces: ElectionTraces | None = None
         if options.trace_to:
@@ -131,6 +135,7 @@ class Elector:
         self.trouble = ""  # with the coordinator
         self.stopped = self.closed = False
         self.page.empty_asked = 0  # of a broker that was killed: the operator will ask again
+        self.page.broker_flush = FLUSH_MODES.index(options.flush)  # before anything is promised
         self.operations = Operations(self)
         self.set_replica_role("slave")
 
@@ -442,7 +447,13 @@ class Elector:
         candidacy, address = self.machine.candidacy, self.addresses.get(member, "")
         if not address or candidacy is None:
             return
-        outbound = seal(self.options.name, group=candidacy.group, epoch=epoch, candidate=self.options.id)
+        outbound = seal(
+            self.options.name,
+            group=candidacy.group,
+            epoch=epoch,
+            candidate=self.options.id,
+            log_begin=self.page.begin,
+        )
         try:
             answer = await self.peers.call(address, outbound)
         except WhimbrelError as error:
@@ -451,7 +462,7 @@ class Elector:
         if answer.member == member:
             self.feed(self.machine.sealed(answer, self.facts()))
 
-    async def promise(self, epoch: int, candidate: int) -> SealAnswer:
+    async def promise(self, epoch: int, candidate: int, log_begin: int = 0) -> SealAnswer:
         """Have the replicator put a promise on disk; return what was sealed, or why nothing was."""
         asked, page = (epoch, candidate), self.page
         async with self.promising:
@@ -474,10 +485,11 @@ class Elector:
                         await self.moved.wait()
                 except TimeoutError:
                     continue
-            return self.sealed_answer(asked)
+            return self.sealed_answer(asked, log_begin)
 
-    def sealed_answer(self, asked: tuple[int, int]) -> SealAnswer:
-        """Return the promise that the page shows, if it is the one that was asked for."""
+    def sealed_answer(self, asked: tuple[int, int], log_begin: int) -> SealAnswer:
+        """Return the promise that the page shows, if it is the one that was asked for, to a candidate whose
+        log begins there."""
         page = self.page
         answer = SealAnswer(
             sealed=True,
@@ -489,6 +501,7 @@ class Elector:
             why="" if page.votes else "it may have lost what it acknowledged, and does not vote",
             member=self.options.id,
             votes=bool(page.votes),
+            waiting_below=self.waiting_below(log_begin) if log_begin > page.begin else 0,
         )
         alive = page.replica_alive(self.host.monotonic_ns())
         return answer if page.sealed == asked and alive else self.no_seal("its replicator is not there")
@@ -514,6 +527,8 @@ class Elector:
         self.page.higher_epoch = 0
         self.set_replica_role("master")
         logger.info("%s/%d leads epoch %d", self.options.name, self.options.id, record.epoch)
+        if self.kept_elsewhere:
+            logger.warning("%s", self.kept_elsewhere)
         try:
             await self.switch("master")
         except (WhimbrelError, OSError) as error:
@@ -539,6 +554,21 @@ class Elector:
                 await asyncio.sleep(AGAIN_S)
         self.term = None
         self.feed(self.machine.closed(self.facts(), why))
+
+    def waits_nowhere(self) -> None:
+        """Count nothing that waits: there is no store now to look into."""
+        self.waiting_below = lambda begin: 0
+
+    @property
+    def kept_elsewhere(self) -> str:
+        """Say that this leader's log lacks messages that wait in others' logs, and what to do; "": none."""
+        kept = self.machine.kept_elsewhere if self.term is not None else {}
+        return "; ".join(
+            f"member {member} holds {count} delayed messages and undecided transactions that this leader's"
+            f" log has no more: `whimbrel replication switchover {self.options.name} --to {member}` brings"
+            " them back, until they are due or it removes them"
+            for member, count in kept.items()
+        )
 
     def set_replica_role(self, role: BrokerRole) -> None:
         """Tell the replicator beside what it is."""
@@ -574,7 +604,14 @@ class Elector:
             member=self.options.id,
         )
 
-    def seal(self, group: str, epoch: int, candidate: int, answer: Callable[[SealAnswer], object]) -> None:
+    def seal(
+        self,
+        group: str,
+        epoch: int,
+        candidate: int,
+        log_begin: int,
+        answer: Callable[[SealAnswer], object],
+    ) -> None:
         """Promise, or not, and answer then; see `service.py`."""
         if self.stopped:
             raise NotReady("this broker is stopping")
@@ -583,14 +620,14 @@ class Elector:
 
         async def work() -> None:
             try:
-                answer(await self.sealing(group, epoch, candidate))
+                answer(await self.sealing(group, epoch, candidate, log_begin))
             finally:
                 self.sealings -= 1
 
         self.sealings += 1
         self.spawn(work())
 
-    async def sealing(self, group: str, epoch: int, candidate: int) -> SealAnswer:
+    async def sealing(self, group: str, epoch: int, candidate: int, log_begin: int) -> SealAnswer:
         """Promise if the coordinator's record names that candidate, or the coordinator is out of reach."""
         machine = self.machine
         if self.page.seat_group not in ("", group):
@@ -610,8 +647,8 @@ class Elector:
             self.feed(actions)
             return self.no_seal(why)
         if actions:
-            return await self.promise(epoch, candidate)
-        return self.sealed_answer((epoch, candidate))
+            return await self.promise(epoch, candidate, log_begin)
+        return self.sealed_answer((epoch, candidate), log_begin)
 
     # What operators ask
 

@@ -16,8 +16,9 @@
 **Safety rests on epochs and on quorums that meet, never on a clock.** An epoch has one candidate, since a
 compare-and-set of the record makes it; it leads only with `GroupRecord.seals` promises of voters to take
 nothing from lower epochs any more (R2, R3), and only with the log that goes on furthest among them (R4), by
-(last epoch, end). So whatever any `acks` voters acknowledged is in the log of whoever leads. Times only say
-when somebody tries. The rules by number, with what happens where one is missing, are in
+(last epoch, end). So whatever any `acks` voters acknowledged is in the log of whoever leads, from where that
+begins: of logs that go on equally far, the one gives way that begins behind what still waits in another
+(R22). Times only say when somebody tries. The rules by number, with what happens where one is missing, are in
 `tests/models/rules.py`; `replicator/promises.py` keeps the promises, `produce/commit.py` counts copies.
 
 **When a member stands.** It has heard no leader for `silent_s`, which differs by member so that two seldom
@@ -94,6 +95,8 @@ LED_S: Final = 2.0  # a member that hears no leader asks again so long after the
 ASK_APART_S: Final = 0.1  # between two questions to the same member
 BETTER_S: Final = 1.5  # a member with a better log is given so long to stand
 PREFER_S: Final = 2.0  # as is the one that a candidate which resigned let go first
+# For what waits nobody gives way to the same member again before: it may not be able to lead.
+GIVE_WAY_APART_S: Final = 30.0
 OPENING_S: Final = 2.0  # a member that we have promised ourselves to opens its log in so long
 SEALING_S: Final = 2.0  # then a candidate gives up
 REST_S: Final = 5.0  # a member that could not open its log leaves others as long to stand
@@ -158,6 +161,9 @@ class Election:
     contact_at: float = float("-inf")  # when it asked last whether anybody does
     unanswered: int = 0  # rounds of such questions since anybody has answered
     isolated: bool = False  # it leads, and reaches nobody
+    gave_way_at: dict[int, float] = field(default_factory=dict)  # to members, for what waits in their logs
+    # Of a leader: how many messages wait in logs of other members and not in its own, as far as it was told.
+    kept_elsewhere: dict[int, int] = field(default_factory=dict)
 
     @property
     def epoch(self) -> int:
@@ -735,11 +741,39 @@ class Election:
             ),
             key=lambda seal: (seal.last_epoch, seal.log_end, seal.member == self.member),
         )
-        if best.member == self.member:
+        if best.member != self.member:
+            why = f"the log of member {best.member} goes on further"
+        elif keeper := self.keeper(candidacy, best, facts.now):
+            self.gave_way_at[keeper] = facts.now
+            best, why = (
+                self.seals[keeper],
+                f"member {keeper} has messages that wait, and this one has no more",
+            )
+        else:
+            self.kept_elsewhere = {
+                seal.member: seal.waiting_below for seal in self.seals.values() if seal.waiting_below
+            }
             self.go(State.OPENING, facts.now)
             return [Open(candidacy)]
-        self.follow(facts.now, f"the log of member {best.member} goes on further")
+        self.follow(facts.now, why)
         return [Swap(candidacy.resigned(best.member), self.revision)]
+
+    def keeper(self, candidacy: GroupRecord, ours: SealAnswer, now: float) -> int:
+        """Return the member whose log goes on as far as ours, and holds most of what waits and is gone here
+        (R22); NOBODY where none does, or was let go first lately and did not stand.
+
+        Such a member's log begins before ours: no two give way to each other.
+        """
+        found = [
+            (seal.waiting_below, seal.member)
+            for seal in self.seals.values()
+            if seal.waiting_below
+            and seal.votes
+            and candidacy.electable(seal.member, seal.seat)
+            and (seal.last_epoch, seal.log_end) == (ours.last_epoch, ours.log_end)
+            and now - self.gave_way_at.get(seal.member, float("-inf")) >= GIVE_WAY_APART_S
+        ]
+        return max(found, default=(0, NOBODY))[1]
 
     def sealed_by(self, record: GroupRecord) -> bool:
         """Return whether enough voters, and enough of the prior ones, have sealed with their stores (R9a)."""

@@ -16,6 +16,7 @@ from whimbrel.model.elections import (
     Suspicion,
     check_epoch,
     check_member_id,
+    check_size,
     check_uuid,
 )
 from whimbrel.model.wire import ELECTION_ADMIN_SERVICE, ELECTION_SERVICE
@@ -38,7 +39,14 @@ class Member(Protocol):
     def suspicion(self, group: str, epoch: int) -> Suspicion:
         """Return what this member hears."""
 
-    def seal(self, group: str, epoch: int, candidate: int, answer: Callable[[SealAnswer], object]) -> None:
+    def seal(
+        self,
+        group: str,
+        epoch: int,
+        candidate: int,
+        log_begin: int,
+        answer: Callable[[SealAnswer], object],
+    ) -> None:
         """Promise, or not, and answer then."""
 
 
@@ -77,6 +85,7 @@ def election_service(name: str, member: Member, store: Emptied, operate: Operate
         check(request.broker_name, request.group, request.epoch, request.candidate)
         if not request.epoch or not request.candidate:
             raise BadRequest("a seal is of an epoch from 1 on, for a member from 1 on")
+        check_size("log_begin", request.log_begin)
         deferred: Deferred[elections.SealResponse] = Deferred()
 
         def answer(found: SealAnswer) -> None:
@@ -91,10 +100,11 @@ def election_service(name: str, member: Member, store: Emptied, operate: Operate
                     why=found.why,
                     member=found.member,
                     votes=found.votes,
+                    waiting_below=found.waiting_below,
                 )
             )
 
-        member.seal(request.group, request.epoch, request.candidate, answer)
+        member.seal(request.group, request.epoch, request.candidate, request.log_begin, answer)
         return deferred
 
     def empty(call: Call, request: elections.EmptyRequest) -> Deferred[elections.EmptyResponse]:

@@ -253,6 +253,7 @@ class Appender:
         self.waits = durability.sync_flush or durability.acks > 0 or commit is not None
         self.on_appended: Callable[[str, Sequence[Any]], None] | None = None  # with each topic's records
         self.on_tick: Callable[[], None] | None = None  # called at the end of each tick with an append
+        self.stalled_members: Callable[[], str] = str  # says why members take nothing; "" where all do
         self.on_commit: Callable[[int], None] | None = None  # with the commit offset, after it was looked at
         self.store = store
         self.page = page
@@ -292,7 +293,7 @@ class Appender:
             if found < needed:
                 raise NoReplica(
                     f"{found} of {needed} slaves are connected and lack less than"
-                    f" {self.durability.fallbehind_max} bytes; nothing was stored"
+                    f" {self.durability.fallbehind_max} bytes; nothing was stored{self.why_stalled()}"
                 )
 
     def check_commit(self, commit: MajorityCommit) -> None:
@@ -305,7 +306,13 @@ class Appender:
                 raise NoReplica(
                     f"{found} of the {commit.copies} members that a majority takes, this one among them, are"
                     f" connected and lack less than {commit.fallbehind_max} bytes; nothing was stored"
+                    f"{self.why_stalled()}"
                 )
+
+    def why_stalled(self) -> str:
+        """Return why members take nothing, to be added to a sentence."""
+        why = self.stalled_members()
+        return f"; {why}" if why else ""
 
     @property
     def waiting_count(self) -> int:

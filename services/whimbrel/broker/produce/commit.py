@@ -18,7 +18,7 @@ whatever its own records depend on is decided: transactions, what was delivered 
 Pure but for the marks that it moves; on the loop's thread.
 """
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Protocol
 
 __all__ = ["UNCOMMITTED_BYTES_MAX", "MajorityCommit", "commit_offset"]
@@ -84,6 +84,8 @@ class MajorityCommit:
 
     Attributes:
         copies: so many members must hold a record, the master among them.
+        stalls: tells whether a member, whose log is acknowledged up to an offset, takes nothing now of what
+            is written; in any thread.
     """
 
     def __init__(
@@ -112,6 +114,7 @@ class MajorityCommit:
         )  # else it leads until the voters that replace its own have adopted its epoch
         self.copies = len(voters) // 2 + 1
         self.sync_flush, self.fallbehind_max = sync_flush, fallbehind_max
+        self.stalls: Callable[[int, int, int], bool] = lambda member, end, written: False
 
     def advance(self) -> bool:
         """Commit what so many hold now; return whether slaves are to hear of it: the commit offset has moved,
@@ -154,11 +157,14 @@ class MajorityCommit:
         return self.store.visible_end >= self.page.leader_start
 
     def near(self, now_ns: int) -> int:
-        """Return how many voters are there and near enough to the log's end, the master among them; may run
-        in any thread."""
+        """Return how many voters are there, near enough to the log's end, and get on, the master among them;
+        may run in any thread."""
         page, written = self.page, self.store.written
         if not page.replica_alive(now_ns) or page.quorum_lost:
             # A killed replicator leaves its last acknowledgements in the page; a cut leaves connections open.
             return int(self.votes)
         ends = {member: end for member, end in page.member_ends() if member in self.others}
-        return self.votes + sum(written - end < self.fallbehind_max for end in ends.values())
+        return self.votes + sum(
+            written - end < self.fallbehind_max and not self.stalls(member, end, written)
+            for member, end in ends.items()
+        )

@@ -128,6 +128,7 @@ class BrokerContext:
     def read_tables(self) -> None:
         """Read topics, groups and offset files."""
         options, config = self.options, self.root / "config"
+        self.metadata_version = MetadataVersionFile(self.root, self.machine.files)
         self.topics = TopicTable(
             config,
             cluster=options.cluster,
@@ -136,13 +137,17 @@ class BrokerContext:
             trace_topic=options.trace_topic_enable,
             clock=self.now_ms,
             files=self.machine.files,
+            on_predecessor=self.metadata_version.forget,
         )
         self.groups = GroupTable(
-            config, auto_create=options.auto_create_groups, clock=self.now_ms, files=self.machine.files
+            config,
+            auto_create=options.auto_create_groups,
+            clock=self.now_ms,
+            files=self.machine.files,
+            on_predecessor=self.metadata_version.forget,
         )
         self.offset_file = OffsetFile(config, self.machine.files)
         self.delays = DelayOffsets(config, self.machine.files)
-        self.metadata_version = MetadataVersionFile(self.root, self.machine.files)
         self.sessions = SessionService(
             self.clients, self.groups, release_client=self.release_client, clock=self.machine.monotonic
         )

@@ -7,6 +7,7 @@ are let go.
 
 import asyncio
 import logging
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import ClassVar
 
@@ -19,9 +20,11 @@ from whimbrel.broker.api.messaging import Handle
 from whimbrel.broker.api.recall import RecallService
 from whimbrel.broker.api.transactions import TransactionService
 from whimbrel.broker.background import start_task, start_timer
+from whimbrel.broker.cluster.agreement import settings_text
 from whimbrel.broker.cluster.known_slaves import KnownSlaves
 from whimbrel.broker.cluster.leader_state import LeaderState
 from whimbrel.broker.cluster.leadership import LIVE_WAIT_S, REST_WAIT_S, Leadership
+from whimbrel.broker.cluster.member_reports import MemberReport, MemberReports
 from whimbrel.broker.cluster.metadata import ROUND_S, MetadataSource
 from whimbrel.broker.cluster.replica_service import (
     LeaseStreams,
@@ -48,12 +51,13 @@ from whimbrel.broker.roles.context import BrokerContext
 from whimbrel.broker.roles.epochs import begin_epoch
 from whimbrel.broker.roles.held_answers import HeldAnswers
 from whimbrel.broker.roles.role import Role, Unconfirmed
+from whimbrel.broker.roles.upkeep import LogUpkeep
 from whimbrel.broker.tables.adoption import adopt_topics
 from whimbrel.broker.tables.shared_topics import TopicSharing
 from whimbrel.broker.timing.detour import DelayDetour
 from whimbrel.broker.timing.levels import Levels
 from whimbrel.broker.transactions.transactions import Transactions
-from whimbrel.errors import NotReady, StoreError
+from whimbrel.errors import NoReplica, NotReady, NotWritable, StoreError, Throttled
 from whimbrel.metrics import Family
 from whimbrel.model.group_record import GroupRecord
 from whimbrel.model.registration import BrokerRole, Member, SharedTopics
@@ -68,6 +72,7 @@ from whimbrel.rpc.server.remoting_lane import RemotingLane
 from whimbrel.store.codec import unpack_host
 from whimbrel.store.locking import is_locked
 from whimbrel.store.master_store import MasterStore
+from whimbrel.store.options import Retention
 from whimbrel.store.shared_page import SLAVES_MAX
 
 __all__ = ["MasterRole"]
@@ -98,6 +103,8 @@ class MasterRole(Role):
         self.broker_lane: BrokerLane | None = None  # once it serves, with the compiled lane
         self.tables_taken = False  # another member's were newer
         self.led = False  # it has begun to lead, at some time
+        self.taking = False  # sends were taken when this broker looked last
+        self.refused = False  # they were refused after that, at some time
         self.clamped = 0  # queues of which leases went beyond the log when this leader began to serve
 
     # Opening
@@ -112,6 +119,7 @@ class MasterRole(Role):
             self.options.store_options,
             clock=self.machine.wall_ms,
             committed=self.known_commit(),
+            by_member=self.options.elects,
             machine=self.machine,
         )
         if self.options.by_majority:
@@ -218,6 +226,7 @@ class MasterRole(Role):
         )
         self.sharing = TopicSharing(self.context.topics, options.name, self.root, self.machine.files)
         services = super().make_services()
+        self.open_upkeep()
         self.appender.refusal = self.leadership.refusal
         internal = self.internal = InternalAppender(
             self.context.topics, self.appender, store_host=lambda: self.admission.store_host
@@ -266,6 +275,21 @@ class MasterRole(Role):
             return None
         return HeldAnswers(self.state, why_not=self.not_serving, ordered=self.consumes_in_order)
 
+    def open_upkeep(self) -> None:
+        """Take what members say of themselves, and watch what retention does."""
+        self.settings = settings_text(self.options)
+        self.members = members = MemberReports(self.settings)
+        if self.appender.commit is not None:
+            self.appender.commit.stalls = members.stalls
+        self.appender.stalled_members = members.why
+        store, page = self.store, self.page
+        store.writer.retentions = lambda: (
+            Retention.of(store.writer.options),
+            page.replica_retention,
+            *members.retentions(),
+        )
+        self.upkeep = LogUpkeep(self.options.name, store, self.consumption.table, self.machine)
+
     def open_state(self) -> LeaderState | None:
         """Return what keeps leases and metadata by a majority; None where roles are configured."""
         term, context, elector = self.term, self.context, self.context.elector
@@ -284,6 +308,7 @@ class MasterRole(Role):
             timeout_s=self.options.durability.slave_timeout_s,
             on_change=self.refresh_leadership,
         )
+        leases.term, leases.has_all = term.epoch, lambda: state.begun
         leases.journal.sync_promptly(lambda: context.call_from_thread(state.leases.advance))
         elector.state_holders = state.holders
         return state
@@ -408,6 +433,7 @@ class MasterRole(Role):
             self.transactions, self.context.sessions, self.forwarder, self.context.known_by
         )
         self.sends.detours[MessageType.TRANSACTION] = self.ending
+        self.moved_end = 0  # end of the log once retention had something stored again
         self.store.writer.before_removal = self.before_removal
         self.sends.on_detour = self.ending.sent
 
@@ -417,8 +443,15 @@ class MasterRole(Role):
         return delayed + self.levels.waiting(), len(self.transactions.table)
 
     def before_removal(self, begin: int) -> int:
-        """Store again what waits below an offset; return below which one log files may go now."""
-        return min(self.transactions.move_on(begin), self.timers.before_removal(begin))
+        """Store again what waits below an offset; return below which one log files may go now: none before
+        what was stored again is as safe as what it stands for."""
+        store, before = self.store, self.store.written
+        needed = min(self.transactions.move_on(begin), self.timers.before_removal(begin))
+        if store.written > before:
+            self.moved_end = store.written
+        if min(store.visible_end, store.flushed) < max(self.moved_end, self.timers.moves.moved_end):
+            return 0
+        return min(needed, store.visible_end)
 
     def replica_service(self) -> Service:
         """Return what slaves call."""
@@ -434,6 +467,7 @@ class MasterRole(Role):
             self.store.given_offsets,
             self.timers.progress,
             self.sharing,
+            lambda: (self.store.min_offset, self.store.written),
         )
         self.opened.callback(source.close)
         self.watches = MetadataWatches(
@@ -519,6 +553,30 @@ class MasterRole(Role):
             self.state.beat()
         self.refresh_leadership()
         self.check_refused_slaves()
+        self.upkeep.seen(dict(self.page.member_ends()))
+        self.tell_refusal()
+
+    def tell_refusal(self) -> None:
+        """Log once that sends are refused which were taken before, and why; and once that they are again."""
+        before, refusal = self.taking, self.send_refusal()
+        self.taking = not refusal
+        if before and refusal:
+            logger.warning("%s refuses sends: %s", self.options.name, refusal)
+        elif self.taking and not before and self.refused:
+            logger.info("%s takes sends again", self.options.name)
+        self.refused = self.refused or (before and bool(refusal))
+
+    def send_refusal(self) -> str:
+        """Return why sends are refused for what this broker, its disk or its group is; "" if they are not."""
+        if not self.store.writable:
+            return self.store.full_reason
+        try:
+            self.appender.check_writable()
+        except (NotWritable, NoReplica) as error:
+            return str(error)
+        except Throttled:
+            pass  # by how much comes in
+        return ""
 
     def sweep(self) -> None:
         """Let go of clients; push lease entries that found no room; publish a new replicator's address."""
@@ -551,10 +609,13 @@ class MasterRole(Role):
             self.known_slaves.seen((slave,))
         self.leadership.slave_reported(connection, slave, now=self.loop.time())
 
-    def slave_introduced(self, broker_id: int, replica_address: str, peer: str) -> None:
-        """Learn from where a slave's replicator is connected: sends may be waiting for it to be counted."""
+    def slave_introduced(self, broker_id: int, replica_address: str, peer: str, report: MemberReport) -> str:
+        """Learn from where a slave's replicator is connected, since sends may wait for it to be counted, and
+        how it is; return our settings."""
         self.known_slaves.introduced(broker_id, replica_address, peer=peer)
+        self.members.take(broker_id, report, dict(self.page.member_ends()).get(broker_id, 0))
         self.appender.complete_waiting()
+        return self.settings
 
     def uncommitted_refusal(self) -> str:
         """Return why no writes are taken before the log that we began with is committed; "" once it is."""
@@ -567,6 +628,7 @@ class MasterRole(Role):
         return (
             f"the log is committed up to byte {self.store.visible_end} of {self.page.leader_start}, its end"
             f" at the start: {near} of the {commit.copies} members that a majority takes are there"
+            f"{self.appender.why_stalled()}"
         )
 
     def refresh_leadership(self) -> None:
@@ -626,6 +688,7 @@ class MasterRole(Role):
             self.begin_serving()
             self.transactions.start()
             logger.info("%s takes writes from byte %d on", self.options.name, self.store.written)
+            self.taking, self.refused = True, False
         self.appender.refusal = refusal
         self.page.writable = self.writable
         self.replays.forget()
@@ -696,9 +759,43 @@ class MasterRole(Role):
             return self.appender.refusal
         if not self.store.writable:
             return f"the disk takes no more messages: {self.store.full_reason}"
-        return super().advice(replicator_alive=replicator_alive) or (
-            "" if self.state is None else self.state.trouble
+        elector = self.context.elector
+        return (
+            super().advice(replicator_alive=replicator_alive)
+            or ("" if self.state is None else self.state.trouble)
+            or ("" if elector is None else elector.kept_elsewhere)
+            or self.stalled_majority()
+            or self.upkeep.advice()
         )
+
+    def stalled_majority(self) -> str:
+        """Return why sends are refused although a majority is connected; "" where they are not."""
+        commit = self.appender.commit
+        if commit is None or commit.near(self.machine.monotonic_ns()) >= commit.copies:
+            return ""
+        why = self.members.why()
+        return f"sends are refused, since no majority would hold them: {why}" if why else ""
+
+    def notes(self) -> tuple[str, ...]:
+        """Return what is worth knowing: a disk that fills, and members that are away."""
+        away: list[str] = []
+        if self.options.by_majority and self.leadership.leads:
+            connected = {member for member, _ in self.page.member_ends()}
+            name, absent = self.options.name, self.voters - connected - {self.options.id}
+            away = self.upkeep.away(
+                absent, lambda member: f"whimbrel replication reinit {name} --member {member}"
+            )
+        ahead = self.upkeep.ahead
+        return (*super().notes(), *([ahead] if ahead else []), *away)
+
+    def unequal_settings(self) -> Sequence[str]:
+        """Return which settings differ, of our replicator and of members."""
+        return [*super().unequal_settings(), *self.members.unequal()]
+
+    def run_retention(self) -> None:
+        """Remove files that may go, and see what is ahead."""
+        super().run_retention()
+        self.upkeep.look()
 
     def role_metrics(self) -> list[Family]:
         """Return the metrics of a master."""

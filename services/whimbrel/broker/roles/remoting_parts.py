@@ -21,6 +21,7 @@ from whimbrel.rpc.remoting.codes import RequestCode
 from whimbrel.rpc.remoting.handlers import Handle, Peer
 from whimbrel.store.codec import unpack_host
 from whimbrel.store.master_store import MasterStore
+from whimbrel.store.options import Retention
 from whimbrel.store.retention import DiskUse
 
 if TYPE_CHECKING:
@@ -170,4 +171,5 @@ def keep_hours(role: "Role", hours: float | None) -> float:
     writer = role.store.writer
     if hours is not None:
         writer.options = replace(writer.options, reserved_hours=hours)
+        role.page.broker_retention = Retention.of(writer.options)
     return writer.options.reserved_hours

@@ -14,7 +14,7 @@ way.
 import logging
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, TypedDict
@@ -64,7 +64,9 @@ from whimbrel.rpc.remoting.handlers import Peer, RemotingService, TogetherSends
 from whimbrel.rpc.server.handlers import Call, Service
 from whimbrel.rpc.server.lane_calls import CallLane
 from whimbrel.rpc.server.remoting_lane import RemotingLane
-from whimbrel.store.shared_page import SharedPage
+from whimbrel.store.options import Retention
+from whimbrel.store.seat_file import FLUSH_MODES
+from whimbrel.store.shared_page import UNBOUND, SharedPage
 from whimbrel.store.store import MessageStore
 
 if TYPE_CHECKING:
@@ -91,6 +93,8 @@ BEAT_S = 0.5  # of the shared page; the replicator takes a broker for dead after
 SWEEP_S = 1.0  # of clients
 MEMBERS_MAX = 64  # of a group, as a nameserver tells them
 SAVE_CONFIRMED_S = 5.0
+WARNED_MAX = 100  # sentences about settings that are logged
+UNLIKE = 0.0002  # between two settings that differ; the page has them in ten thousandths, or in seconds
 RETENTION_S = 10.0  # RocketMQ's cleanResourceInterval
 
 
@@ -118,6 +122,7 @@ class Role(ABC):
         self.serving = False  # there are services, and calls may wait
         self.registration: Registration | None = None
         self.traces: BrokerTraces | None = None
+        self.warned: set[str] = set()  # what was said of settings that are not alike
 
     # The steps
 
@@ -429,7 +434,7 @@ class Role(ABC):
 
     def make_remoting(self) -> RemotingService:
         """Make what is served by the remoting protocol, over the same parts."""
-        self.client_positions = ClientPositions(self.consumption.positions)
+        self.client_positions = ClientPositions(self.consumption.positions, monotonic=self.machine.monotonic)
         context, master = self.context, self.NAME == "master"
         self.creation = GroupCreation(
             context.topics, context.groups, master=master, clock=self.machine.monotonic
@@ -516,6 +521,7 @@ class Role(ABC):
 
     def begin(self) -> None:
         """Start what works by itself."""
+        self.page.broker_retention = Retention.of(self.options.store_options)
         bell = self.context.bell
         self.loop.add_reader(bell.fileno(), self.bell_readable)
         self.begun.callback(self.loop.remove_reader, bell.fileno())
@@ -523,6 +529,7 @@ class Role(ABC):
         for interval_s, job in (
             (BEAT_S, self.beat),
             (SWEEP_S, self.sweep),
+            (SWEEP_S, self.warn_of_settings),
             (SAVE_CONFIRMED_S, self.confirmed.save),
             (RETENTION_S, self.run_retention),
         ):
@@ -658,6 +665,7 @@ class Role(ABC):
             replication=options.replication.upper(),
             flush=options.flush.upper(),
             lane=str(self.machine.lane),
+            notes=self.notes(),
             election=None if self.context.elector is None else self.context.elector.state(),
         )
 
@@ -665,4 +673,42 @@ class Role(ABC):
         """Return what an operator should know or do; empty when all is well."""
         if not replicator_alive:
             return "the replicator beside this broker does not run: start it"
-        return self.page.trouble
+        return self.page.trouble or self.unequal_flush()
+
+    def notes(self) -> tuple[str, ...]:
+        """Return what is worth knowing though nothing is wrong."""
+        found = [*self.unequal_settings()]
+        if self.options.elects and self.page.seat_bound == UNBOUND:
+            found.append(
+                "the store's file system does not tell a file from its copy: put back copies of it by"
+                " `whimbrel restore` only, or they vote"
+            )
+        return tuple(found)
+
+    def unequal_settings(self) -> Sequence[str]:
+        """Return which settings of this group, that are to be alike, are not; each in a sentence."""
+        ours, theirs = Retention.of(self.options.store_options), self.page.replica_retention
+        unlike = [
+            f"{name} {getattr(ours, name):g}, the replicator beside it {given:g}"
+            for name in ("reserved_hours", "disk_used_ratio_max", "disk_clean_ratio")
+            if (given := getattr(theirs, name)) is not None and abs(given - getattr(ours, name)) > UNLIKE
+        ]
+        return [f"this broker has {one}: the greater holds, so set them alike, or it at the broker alone"
+                for one in unlike]  # fmt: skip
+
+    def warn_of_settings(self) -> None:
+        """Log what `unequal_settings` returns, each once."""
+        for text in self.unequal_settings():
+            if text not in self.warned and len(self.warned) < WARNED_MAX:
+                self.warned.add(text)
+                logger.warning("%s", text)
+
+    def unequal_flush(self) -> str:
+        """Return that broker and replicator of a member that may be elected flush differently; "" if not."""
+        theirs = FLUSH_MODES[self.page.replica_flush] if self.options.elects else ""
+        if theirs in ("", self.options.flush):
+            return ""
+        return (
+            f"this broker has flush {self.options.flush}, the replicator beside it {theirs}: async holds for"
+            " what this member acknowledges, so after a power cut it does not vote; set both alike"
+        )

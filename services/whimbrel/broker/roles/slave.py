@@ -6,16 +6,20 @@ Where `forward` is on, clients' calls that change anything go to the master (`ap
 """
 
 import asyncio
+import contextlib
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 from typing import ClassVar
 
 from whimbrel.broker.api.admin import ReplicationView
 from whimbrel.broker.background import start_task
+from whimbrel.broker.cluster.agreement import Settings, differences, parse_settings, settings_text
 from whimbrel.broker.cluster.follower_state import FollowerState
 from whimbrel.broker.cluster.introduction import Introduction
+from whimbrel.broker.cluster.kept_log import KeptLog
 from whimbrel.broker.cluster.log_dispatcher import LogDispatcher, MasterAddress
+from whimbrel.broker.cluster.member_reports import MemberReport
 from whimbrel.broker.cluster.metadata import Metadata, MetadataSource
 from whimbrel.broker.cluster.metadata_sync import LeaseSync, MetadataSync
 from whimbrel.broker.cluster.replica_service import (
@@ -35,8 +39,9 @@ from whimbrel.broker.roles.role import Role, Unconfirmed
 from whimbrel.broker.tables.adoption import adopt_topics
 from whimbrel.broker.tables.metadata_version import MetadataVersion
 from whimbrel.broker.tables.shared_topics import TopicSharing
-from whimbrel.errors import NotRecovered
+from whimbrel.errors import NotRecovered, OffsetNotFound
 from whimbrel.metrics import Family
+from whimbrel.model.names import HALF_TOPIC, SCHEDULE_TOPIC, TRANSACTION_GROUP
 from whimbrel.model.registration import BrokerRole, Member, SharedTopics
 from whimbrel.probes import NOT_CONNECTED, Condition
 from whimbrel.rpc.server.handlers import Service
@@ -73,6 +78,8 @@ class SlaveRole(Role):
         )  # the master's address, and whether the last nameserver heard of is settled
         self.exchanged = False  # the master's lease state has come in
         self.state: FollowerState | None = None  # where members are elected
+        self.settings = settings_text(options)
+        self.master_settings: Settings = {}  # as the master has told them
         self.adopted = 0  # queues that the store had made when topics were adopted last
 
     # Opening
@@ -144,6 +151,10 @@ class SlaveRole(Role):
     def begin(self) -> None:
         """Follow the log, the metadata and the leases of the master."""
         context, counted = self.context, self.context.counted
+        self.kept_log = KeptLog(self.page, lambda: self.store.written)
+        if context.elector is not None:
+            context.elector.waiting_below = self.waiting_below
+            self.begun.callback(context.elector.waits_nowhere)
         log = self.store if self.traces is None else self.traces.of_dispatch(self.store)
         self.dispatcher = LogDispatcher(log, self.page, self.loop)
         if counted is not None:
@@ -165,6 +176,7 @@ class SlaveRole(Role):
             take_given_offsets=self.store.take_given_offsets,
             confirmed=self.confirmed.learn,
             timers=self.timers.offer,
+            log_begin=self.kept_log.learn,
             sharing=sharing,
             check=nothing if state is None else state.check,
             applied=nothing if state is None else state.applied,
@@ -184,6 +196,7 @@ class SlaveRole(Role):
         """Let go of clients; take over what waited for the log; adopt topics while there is no master."""
         super().sweep()
         self.store.merge_given_offsets()
+        self.kept_log.look()
         made = self.store.queues.made
         if made != self.adopted and not self.metadata_sync.synced:
             self.adopted = made
@@ -238,8 +251,15 @@ class SlaveRole(Role):
         return watch_metadata(address, self.hello())
 
     async def introduce(self, address: str, replica_address: str) -> None:
-        """Tell the master's broker from where our replicator is connected."""
-        await introduce_replica(address, self.hello(), replica_address)
+        """Tell the master's broker where our replicator is connected, and how we are; learn its settings."""
+        report = MemberReport(trouble=self.page.trouble, settings=self.settings)
+        told = await introduce_replica(address, self.hello(), replica_address, report)
+        self.master_settings = parse_settings(told)
+
+    def unequal_settings(self) -> Sequence[str]:
+        """Return which settings differ, of our replicator and of the master."""
+        of_master = differences(parse_settings(self.settings), self.master_settings, "the master")
+        return [*super().unequal_settings(), *([of_master] if of_master else [])]
 
     async def exchange_leases(self, address: str) -> None:
         """Run one stream of lease entries to the master."""
@@ -250,6 +270,18 @@ class SlaveRole(Role):
             exchanged=self.lease_state_exchanged,
             state=self.state,
         )
+
+    def waiting_below(self, begin: int) -> int:
+        """Return how many messages wait whose records stand below an offset: delayed ones, and halves of
+        transactions that are not known to be decided."""
+        store, delays, half = self.store, self.context.delays, 0
+        with contextlib.suppress(OffsetNotFound):
+            half = self.consumption.positions.get_offset(TRANSACTION_GROUP, HALF_TOPIC, 0)
+        levels = (
+            store.count_below(SCHEDULE_TOPIC, queue_id, delays.position(queue_id + 1), begin)
+            for queue_id in range(len(store.delays_ms))
+        )
+        return store.count_below(HALF_TOPIC, 0, half, begin) + sum(levels) + self.timers.waiting_below(begin)
 
     def import_master_offsets(self, offsets: dict[tuple[str, str], dict[int, int]]) -> None:
         """Take over positions from the master's table, until its lease state has come in."""

@@ -27,15 +27,26 @@ class GroupTable(VersionedTable[GroupConfig]):
     """Groups by name."""
 
     def __init__(
-        self, config: Path, *, auto_create: bool, clock: Callable[[], int], files: Files = FILES
+        self,
+        config: Path,
+        *,
+        auto_create: bool,
+        clock: Callable[[], int],
+        files: Files = FILES,
+        on_predecessor: Callable[[], None] = lambda: None,
     ) -> None:
-        """Read the table below the config directory and add what a fresh broker owns."""
+        """Read the table below the config directory and add what a fresh broker owns.
+
+        Args:
+            config, clock, files, on_predecessor: see `VersionedTable`. auto_create: receives create groups.
+        """
         super().__init__(
             config / "subscriptionGroup.json",
             "subscriptionGroupTable",
             GroupConfig,
             clock=clock,
             files=files,
+            on_predecessor=on_predecessor,
         )
         self.auto_create = auto_create
         self.load(GroupConfig(name=name) for name in sorted(BUILT_IN_GROUPS))

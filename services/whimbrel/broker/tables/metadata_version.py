@@ -6,8 +6,13 @@ The version orders what leaders have made of topics, groups and where deleted qu
 the leader, then by its count of changes. It is written after the tables that it is about, so these may be
 newer than it says, by a change of which nobody was told that it is stored, and never older. RocketMQ's own
 `dataVersion` orders nothing here: two leaders, one of which is lost, may both count on from the same one.
+
+A table whose file is damaged goes on with its predecessor, which may lack changes that were answered: it has
+no version then (`forget`), so anybody else's tables win, and no leader that has such tables makes them
+everybody's. Where this file itself is damaged, the version is not known either.
 """
 
+import logging
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +22,8 @@ from whimbrel.machine import FILES, Files
 from whimbrel.store import jsonconfig
 
 __all__ = ["MetadataVersion", "MetadataVersionFile"]
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -37,8 +44,8 @@ class MetadataVersionFile:
             StoreError: it is damaged, and so is its predecessor.
         """
         self.path, self.files = store_root / "whimbrel" / "metadata.json", files
-        found, _ = jsonconfig.open_own(self.path, self.take, files)
-        self.version = found or MetadataVersion()
+        found, newest = jsonconfig.open_own(self.path, self.take, files)
+        self.version = found if found is not None and newest else MetadataVersion()
 
     def take(self, content: Any) -> MetadataVersion:
         """Return what a parsed file says."""
@@ -46,6 +53,20 @@ class MetadataVersionFile:
             return MetadataVersion(int(content["epoch"]), int(content["counter"]))
         except (KeyError, TypeError, ValueError) as error:
             raise StoreError(f"{self.path} holds no version: {error!r}") from error
+
+    def forget(self) -> None:
+        """Take note that a table here is older than the version says.
+
+        Raises:
+            StoreFull: the disk has no room for that; the tables are not to be used.
+        """
+        if self.version != MetadataVersion():
+            logger.warning(
+                "the topics or groups here may be older than version %s, which is forgotten: those of any"
+                " other member win",
+                self.version,
+            )
+            self.save(MetadataVersion())
 
     def save(self, version: MetadataVersion) -> None:
         """Write another version down.

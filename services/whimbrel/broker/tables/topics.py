@@ -48,14 +48,23 @@ class TopicTable(VersionedTable[TopicConfig]):
         trace_topic: bool = False,
         clock: Callable[[], int],
         files: Files = FILES,
+        on_predecessor: Callable[[], None] = lambda: None,
     ) -> None:
         """Read the table below the config directory and add what a fresh broker owns.
 
         Args:
-            config, clock, files: see `VersionedTable`. cluster, broker_name: name topics of the broker's own.
+            config, clock, files, on_predecessor: see `VersionedTable`.
+            cluster, broker_name: name topics of the broker's own.
             auto_create: sends create topics. trace_topic: there is one for 4.x clients' message traces.
         """
-        super().__init__(config / "topics.json", "topicConfigTable", TopicConfig, clock=clock, files=files)
+        super().__init__(
+            config / "topics.json",
+            "topicConfigTable",
+            TopicConfig,
+            clock=clock,
+            files=files,
+            on_predecessor=on_predecessor,
+        )
         self.drained = 0
         self.retry_names: dict[str, None] = {}
         self.auto_create = auto_create

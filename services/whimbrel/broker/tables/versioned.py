@@ -57,6 +57,7 @@ class VersionedTable(Generic[T]):
         *,
         clock: Callable[[], int],
         files: Files = FILES,
+        on_predecessor: Callable[[], None] = lambda: None,
     ) -> None:
         """Start empty; `load` reads the file.
 
@@ -66,6 +67,8 @@ class VersionedTable(Generic[T]):
             kind: the class of its rows.
             clock: milliseconds since the epoch, for the version.
             files: where the file is.
+            on_predecessor: called when what was read is the file's predecessor, since the file itself is
+                damaged or gone: before anything is written.
         """
         self.version = DataVersion(timestamp=0, counter=0)
         self.on_change: list[Callable[[], None]] = []
@@ -73,7 +76,7 @@ class VersionedTable(Generic[T]):
         self.path, self.files = path, files
         self.table_key = table_key
         self.kind = kind
-        self.clock = clock
+        self.clock, self.on_predecessor = clock, on_predecessor
         self.text: TableText[T] = TableText(pretty=True)  # the file's
         self.compact_text: TableText[T] = TableText(pretty=False)  # that of brokers to each other
         self.changes: deque[tuple[DataVersion, tuple[str, ...]]] = deque()  # from a version, names
@@ -86,7 +89,9 @@ class VersionedTable(Generic[T]):
         Raises:
             StoreError: the file is damaged, and so is its predecessor.
         """
-        found, _ = jsonconfig.open_own(self.path, self.take, self.files)
+        found, newest = jsonconfig.open_own(self.path, self.take, self.files)
+        if found is not None and not newest:
+            self.on_predecessor()
         stored = found or {}
         added = {row.name: row for row in defaults if row.name not in stored}
         self.rows = {**stored, **added}

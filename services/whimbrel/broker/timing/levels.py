@@ -8,7 +8,13 @@ behind it. `config/delayOffset.json` has the positions, by level (RocketMQ: Sche
 
 A delivered record names its cause, as those of the timer do (`records.py`). The file is written now and then,
 so after a start, and after an append that was not confirmed, the log is asked before each append whether the
-message was delivered already: also by RocketMQ, whose 4.9.3 notes positions before what it has delivered.
+message was delivered already.
+
+**A position may be ahead of its log.** Under asynchronous flush, what was delivered is gone with the power,
+and the file is not; a slave has the master's positions, and perhaps less of its log; RocketMQ 4.9.3 notes
+positions before what it has delivered. So whoever begins to deliver looks back first: from the position on, a
+level goes back to before the first message whose delivery is not in the log, and is done when BATCH_MAX in a
+row, as many as are under way at a time, were delivered. What has no id counts as delivered.
 
 A time further ahead than the level's delay means that the clock was set back: the message is due. Those that
 go to the half topic are passed over, as RocketMQ does. Masters only; slaves copy the file.
@@ -55,6 +61,9 @@ class Level:
     failed: bool = False
     asked_below: int = 0  # for messages that stand below this in the log, the log is asked
     retry_at: float = 0.0
+    back: int = 0  # messages from here to the position were looked at
+    delivered: int = 0  # of these, so many in a row, the first ones
+    trusted: bool = False  # nothing before the position is to be delivered any more
 
 
 class Levels:
@@ -127,7 +136,10 @@ class Levels:
                 if low == high:
                     continue
                 level = self.level(queue_id, low, high)
-                more = self.deliver(level, until) or more
+                if not level.trusted:
+                    more = self.look_back(level, until) or more
+                if level.trusted:
+                    more = self.deliver(level, until) or more
                 if self.machine.monotonic() >= until:
                     break
         if self.machine.monotonic() - self.saved_at >= SAVE_S:
@@ -138,10 +150,43 @@ class Levels:
         """Return a level, at a position that its queue has."""
         found = self.levels.get(queue_id)
         if found is None:
-            position = self.offsets.position(queue_id + 1)
-            found = self.levels[queue_id] = Level(queue_id, position, asked_below=self.doubt_below)
+            position = min(max(self.offsets.position(queue_id + 1), low), high)
+            found = Level(queue_id, position, asked_below=self.doubt_below, back=position)
+            self.levels[queue_id] = found
         found.position = min(max(found.position, low), high)
         return found
+
+    def look_back(self, level: Level, until: float) -> bool:
+        """Go back to before what was not delivered; return whether there is more to look at at once."""
+        low = self.store.queue_range(SCHEDULE_TOPIC, level.queue_id)[0]
+        position = level.position
+        while level.back > low and level.delivered < BATCH_MAX:
+            if self.machine.monotonic() >= until:
+                return True
+            begin = max(low, level.back - BATCH_MAX)
+            units = list(self.store.queue_units(SCHEDULE_TOPIC, level.queue_id, begin, level.back - begin))
+            for place, size, _ in reversed(units):
+                level.back -= 1
+                if self.is_delivered(place, size):
+                    level.delivered += 1
+                else:
+                    level.delivered, level.position = 0, level.back
+        level.trusted = True
+        if level.position < position:
+            logger.warning(
+                "delay level %d: %d messages before its position are not delivered in this log: they are now",
+                level.queue_id + 1,
+                position - level.position,
+            )
+        return False
+
+    def is_delivered(self, place: int, size: int) -> bool:
+        """Return whether a message is not to be delivered any more, as far as the log tells."""
+        message = self.read(place, size)
+        if message is None:
+            return True
+        topic, key = message.properties[REAL_TOPIC], message.properties.get(UNIQ_KEY, "")
+        return not key or find_effect(self.store, message, topic, key)
 
     def deliver(self, level: Level, until: float) -> bool:
         """Deliver some of what is due of a level; return whether there may be more at once."""

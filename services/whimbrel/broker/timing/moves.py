@@ -18,6 +18,7 @@ from whimbrel.store.timer_layout import UNIT_SIZE
 __all__ = ["Moves"]
 
 MOVE_UNITS = 2000  # looked at in one step
+COUNTED_MAX = 50_000  # units that are looked at, before a candidate's seal: a tenth of a second
 
 
 class Moves:
@@ -43,6 +44,16 @@ class Moves:
         if self.moving_below <= self.moved:
             self.moving_below, self.move_cursor = begin, 0
         return self.moved if self.store.flushed >= self.moved_end else 0
+
+    def waiting_below(self, begin: int, read_ms: int) -> int:
+        """Return how many messages with a unit wait below an offset; of `COUNTED_MAX` units at most."""
+        count = 0
+        if self.files.wheel >= 0:
+            for _, unit in self.files.units_from(self.files.first_from(self.store.min_offset), COUNTED_MAX):
+                if unit.place >= begin:
+                    break
+                count += unit.slot_ms >= read_ms
+        return count
 
     def move_on(self, internal: InternalAppender, read_ms: int, until: float) -> WhimbrelError | None:
         """Store some messages again whose records retention wants to remove, one log file at a time.

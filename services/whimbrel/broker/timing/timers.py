@@ -433,6 +433,12 @@ class Timers:
         """Begin to store messages again that wait below an offset; return below which files may go now."""
         return self.moves.before_removal(begin, self.queue_offset)
 
+    def waiting_below(self, begin: int) -> int:
+        """Return how many messages wait whose records stand below an offset; those that are still to get
+        their unit are counted, too."""
+        unplaced = self.store.count_below(TIMER_TOPIC, 0, self.queue_offset, begin)
+        return unplaced + self.moves.waiting_below(begin, self.read_ms)
+
     # Slaves
 
     def offer(self, read_ms: int, log_end: int) -> None:

@@ -406,7 +406,7 @@ class Transactions:
     def move_on(self, begin: int) -> int:
         """Store the halves again that lie below an offset; return below which offset log files may go now."""
         if not self.ready:
-            return 0 if self.started else begin
+            return 0
         self.follow()
         below = [one for one in self.table.open.values() if one.physical_offset < begin]
         if not below:

@@ -521,6 +521,7 @@ def replication_status(message: admin.DescribeReplicationResponse) -> Replicatio
         flush=message.flush.lower(),
         expected_slaves=message.expected_slaves,
         lane=message.lane,
+        notes=tuple(message.notes),
         election=election_status(message.election) if message.HasField("election") else None,
     )
 

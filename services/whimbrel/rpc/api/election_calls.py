@@ -46,7 +46,7 @@ def suspect(broker_name: str, *, group: str, epoch: int, member: int) -> Outboun
     return Outbound(SERVICE + "Suspect", request.SerializeToString(), decode)
 
 
-def seal(broker_name: str, *, group: str, epoch: int, candidate: int) -> Outbound[SealAnswer]:
+def seal(broker_name: str, *, group: str, epoch: int, candidate: int, log_begin: int) -> Outbound[SealAnswer]:
     """Ask a member to take nothing from epochs below this one any more.
 
     Args:
@@ -54,6 +54,7 @@ def seal(broker_name: str, *, group: str, epoch: int, candidate: int) -> Outboun
         group: uuid of the group.
         epoch: which the candidate wants to lead.
         candidate: its id as a member.
+        log_begin: of its log.
 
     Raises (when made):
         BadRequest: the answer holds what no member can say.
@@ -71,9 +72,12 @@ def seal(broker_name: str, *, group: str, epoch: int, candidate: int) -> Outboun
             why=printable(response.why[:ANSWER_WHY_CHARS_MAX])[:ANSWER_WHY_CHARS_MAX],
             member=response.member,
             votes=response.votes,
+            waiting_below=response.waiting_below,
         )
 
-    request = elections.SealRequest(broker_name=broker_name, group=group, epoch=epoch, candidate=candidate)
+    request = elections.SealRequest(
+        broker_name=broker_name, group=group, epoch=epoch, candidate=candidate, log_begin=log_begin
+    )
     return Outbound(SERVICE + "Seal", request.SerializeToString(), decode)
 
 

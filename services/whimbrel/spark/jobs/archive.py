@@ -14,9 +14,12 @@ A micro-batch takes at most BATCH_BYTES of the log, so a kill costs no more than
 """
 
 import json
+import signal
+import threading
 import time
 import uuid
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -291,15 +294,38 @@ def run_to_end(query: Any, on_progress: ProgressCallback) -> None:
         StreamingQueryException: it failed.
     """
     reported = -1
-    try:
-        while not query.awaitTermination(POLL_S):
+    with noting_interrupt() as interrupted:
+        while not interrupted.is_set() and not query.awaitTermination(POLL_S):
             reported = report_batches(query, reported, on_progress)
-    except KeyboardInterrupt:
-        deadline = time.monotonic() + STOP_S
-        while query.isActive and query.status["isTriggerActive"] and time.monotonic() < deadline:
-            query.awaitTermination(POLL_S)
-        query.stop()
+        if interrupted.is_set():
+            deadline = time.monotonic() + STOP_S
+            while query.isActive and query.status["isTriggerActive"] and time.monotonic() < deadline:
+                query.awaitTermination(POLL_S)
+            query.stop()
     report_batches(query, reported, on_progress)
+
+
+@contextmanager
+def noting_interrupt() -> Iterator[threading.Event]:
+    """Note the first Ctrl-C in place of raising it: within a call to Java, that may fail the calls after it.
+
+    Signals reach the main thread alone; in another one nothing changes.
+    """
+    interrupted = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield interrupted
+        return
+    before = signal.getsignal(signal.SIGINT) or signal.SIG_DFL
+
+    def note(*_: object) -> None:
+        interrupted.set()
+        signal.signal(signal.SIGINT, before)
+
+    signal.signal(signal.SIGINT, note)
+    try:
+        yield interrupted
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def report_batches(query: Any, reported: int, on_progress: ProgressCallback) -> int:

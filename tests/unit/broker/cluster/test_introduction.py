@@ -13,7 +13,7 @@ from whimbrel.errors import NotReady
 
 class FakePage:
     local_ha = ""
-    local_ha_version = 0
+    local_ha_version = trouble_version = 0
 
     def move(self, address: str) -> None:
         self.local_ha, self.local_ha_version = address, self.local_ha_version + 2

@@ -4,7 +4,7 @@ import pytest
 
 from support.broker.consumption import Rig, offsets
 from whimbrel.broker.consume import client_positions
-from whimbrel.broker.consume.client_positions import REDIRECT_MS, ClientPositions
+from whimbrel.broker.consume.client_positions import REDIRECT_S, UNHEARD_S, ClientPositions
 from whimbrel.errors import IllegalOffset
 
 
@@ -15,7 +15,10 @@ class Commits:
         self.rig = Rig()
         for _ in range(10):
             self.rig.store.put("t", 0)
-        self.positions = ClientPositions(self.rig.consumption.positions)
+        self.positions = self.made()
+
+    def made(self) -> ClientPositions:
+        return ClientPositions(self.rig.consumption.positions, monotonic=lambda: self.rig.clock.now / 1000)
 
     def commit(self, offset: int, *, owned: bool = True) -> int | None:
         self.positions.commit("g", "t", 0, offset, owned=owned)
@@ -58,7 +61,26 @@ def test_6_1_27_a_members_commit_moves_nothing_back(commits: Commits) -> None:
 def test_6_1_27_without_members_it_does(commits: Commits) -> None:
     commits.commit(7)
     assert commits.commit(3, owned=False) == 3
+
+
+def test_before_members_can_have_told_that_they_live_it_does_not(commits: Commits) -> None:
+    """F7: a late commit at a broker that has just taken over."""
+    commits.commit(7)
+    commits.positions = commits.made()  # of the next role
+    assert commits.commit(3, owned=False) == 7
+    assert commits.commit(8, owned=False) == 8
+    commits.rig.clock.now += int(UNHEARD_S * 1000) - 1
+    assert commits.commit(3, owned=False) == 8
+    commits.rig.clock.now += 1
+    assert commits.commit(3, owned=False) == 3
     assert offsets(commits.rig.take())[0] == 3, "receives go on from there as well"
+
+
+def test_what_comes_from_another_broker_meanwhile_counts_as_taken_over(commits: Commits) -> None:
+    """F7: a leader may have had no positions when it began."""
+    commits.rig.consumption.positions.update_offset("g", "t", 0, 7)
+    assert commits.commit(8, owned=False) == 8
+    assert commits.commit(5, owned=False) == 8
 
 
 def test_a_commit_further_back_than_what_is_kept_goes_to_the_first_message(commits: Commits) -> None:
@@ -115,7 +137,7 @@ def test_a_tool_that_commits_is_listened_to_after_a_reset(commits: Commits) -> N
 def test_a_redirection_ends_after_a_while(commits: Commits) -> None:
     commits.commit(8)
     commits.rig.consumption.positions.reset_offset("g", "t", 0, 2)
-    commits.rig.clock.advance(REDIRECT_MS)
+    commits.rig.clock.advance(int(REDIRECT_S * 1000))
     assert commits.redirect(9) == 2
     commits.rig.clock.advance(1)
     assert commits.redirect(9) is None

@@ -24,6 +24,7 @@ from whimbrel.broker.elections.machine import (
     CONTACT_APART_S,
     CONTACTS,
     EPOCH_STEP_MAX,
+    GIVE_WAY_APART_S,
     ISOLATED_S,
     LEAST_SILENT_S,
     LED_S,
@@ -853,3 +854,41 @@ def test_one_is_taken_out_at_a_time_and_who_comes_back_is_not() -> None:
     (swap,) = ticked(found, replace(facts, now=115.0, present=frozenset({2, 3})))
     assert isinstance(swap, Swap) and swap.record.out == (5,), "member 4 was there until lately"
     assert ticked(found, replace(facts, now=117.0, present=frozenset({2, 3}))) == []
+
+
+def test_of_equal_logs_the_one_gives_way_that_begins_behind_what_waits_in_the_other() -> None:
+    found = sealing()
+    (swap,) = found.sealed(seal(3, 6, waiting_below=4), GONE)
+    assert isinstance(swap, Swap) and (swap.record.leader, swap.record.prefer) == (NOBODY, 3)
+    assert found.state is State.FOLLOWING and "member 3 has messages that wait" in found.why
+
+
+@pytest.mark.parametrize(
+    "theirs",
+    [
+        {"waiting_below": 0},
+        {"waiting_below": 4, "log_end": 999},
+        {"waiting_below": 4, "last_epoch": 4, "log_end": 2000},
+        {"waiting_below": 4, "votes": False, "seat": SEATS[7]},
+    ],
+)
+def test_for_what_waits_only_an_equal_log_is_let_go_first(theirs: dict[str, Any]) -> None:
+    found = sealing()
+    if theirs.get("votes", True):
+        (opening,) = found.sealed(seal(3, 6, **theirs), GONE)
+        assert isinstance(opening, Open)
+        waiting = theirs["waiting_below"]
+        assert found.kept_elsewhere == ({3: waiting} if waiting else {})
+    else:  # its seal does not count at all
+        assert found.sealed(seal(3, 6, **theirs), GONE) == []
+
+
+def test_nobody_gives_way_again_to_a_member_that_did_not_stand() -> None:
+    found = sealing()
+    found.gave_way_at[3] = GONE.now - GIVE_WAY_APART_S + 1
+    (opening,) = found.sealed(seal(3, 6, waiting_below=4), GONE)
+    assert isinstance(opening, Open) and found.kept_elsewhere == {3: 4}
+    again = sealing()
+    again.gave_way_at[3] = GONE.now - GIVE_WAY_APART_S
+    (swap,) = again.sealed(seal(3, 6, waiting_below=4), GONE)
+    assert isinstance(swap, Swap)

@@ -27,7 +27,7 @@ SEALED = SealAnswer(
 SUSPICION = Suspicion(
     silent=True, epoch=6, last_epoch=6, log_end=9, votes=True, seat="b" * 32, group=GROUP, member=2
 )
-ASK_SEAL: Outbound[SealAnswer] = seal("b", group=GROUP, epoch=7, candidate=1)
+ASK_SEAL: Outbound[SealAnswer] = seal("b", group=GROUP, epoch=7, candidate=1, log_begin=0)
 ASK: Outbound[Suspicion] = suspect("b", group=GROUP, epoch=6, member=1)
 
 
@@ -40,7 +40,14 @@ class Member:
     def suspicion(self, group: str, epoch: int) -> Suspicion:
         return SUSPICION
 
-    def seal(self, group: str, epoch: int, candidate: int, answer: Callable[[SealAnswer], object]) -> None:
+    def seal(
+        self,
+        group: str,
+        epoch: int,
+        candidate: int,
+        log_begin: int,
+        answer: Callable[[SealAnswer], object],
+    ) -> None:
         self.waiting.append(answer)
 
     async def empty(self, group: str, epoch: int, leader: int) -> None:

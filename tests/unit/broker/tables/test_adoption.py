@@ -123,6 +123,7 @@ def test_a_slave_adopts_while_it_has_no_master(tmp_path: Path) -> None:
     role.context = SimpleNamespace(topics=topics, sessions=SimpleNamespace(sweep=lambda: None))
     role.consumption = SimpleNamespace(sweep=lambda: None)
     role.metadata_sync = SimpleNamespace(synced=True)
+    role.kept_log = SimpleNamespace(look=lambda: None)
     log.append_raw(0, master.read_log(0, master.written))
     log.publish()
     while slave.dispatch_ready(1 << 20):

@@ -562,6 +562,19 @@ def test_a_message_that_waits_is_stored_again_before_its_log_file_goes(tmp_path:
     rig.store.close()
 
 
+def test_what_waits_below_an_offset_is_counted(rig: Rig) -> None:
+    places = []
+    for number in range(5):
+        rig.send(f"{number}", number * HOUR + 1000)
+        places.append(rig.store.written)
+        if number == 2:
+            rig.work()  # the others have no unit yet
+    assert [rig.timers.waiting_below(place) for place in (0, *places)] == [0, 1, 2, 3, 4, 5]
+    rig.work(5000)
+    assert rig.ids() == ["0"]
+    assert [rig.timers.waiting_below(place) for place in (0, *places)] == [0, 0, 1, 2, 3, 4]
+
+
 async def test_the_loop_works_and_ends(rig: Rig) -> None:
     rig.send("a", 0)
     rig.machine.now_ms += 5000
@@ -658,6 +671,47 @@ def test_a_level_goes_on_where_it_was_after_refusals_and_kills(rig: Rig) -> None
     run(levels)
     levels.close()
     assert DelayOffsets(rig.root / "config").position(1) == 6
+
+
+def put_ahead(rig: Rig, count: int, *, delivered: int) -> Levels:
+    """Have a level deliver some of its messages, and return one whose file says that all were."""
+    levels = levels_of(rig)
+    for number in range(count):
+        put_level(rig, f"m{number}", 1)
+    rig.machine.now_ms += 1000
+    rig.appender.left = delivered
+    run(levels)
+    assert len(rig.ids()) == delivered
+    rig.appender.left = -1
+    levels.offsets.save({1: count}, rig.machine.now_ms)
+    return levels_of(rig)
+
+
+@pytest.mark.parametrize(
+    ("count", "delivered"), [(1, 0), (6, 0), (6, 2), (6, 6), (3 * levels_module.BATCH_MAX, 5)]
+)
+def test_a_position_that_is_ahead_of_what_was_delivered_goes_back(
+    rig: Rig, count: int, delivered: int
+) -> None:
+    """F6: the log has lost what was delivered, or a slave's has not got it yet; the file is further."""
+    levels = put_ahead(rig, count, delivered=delivered)
+    run(levels)
+    assert rig.ids() == [f"m{number}" for number in range(count)], "each once, in order"
+    assert levels.levels[0].position == count
+
+
+def test_a_level_looks_back_no_further_than_what_may_be_under_way(rig: Rig) -> None:
+    count = 4 * levels_module.BATCH_MAX
+    levels = put_ahead(rig, count, delivered=count)
+    run(levels)
+    assert levels.levels[0].back == count - levels_module.BATCH_MAX
+
+
+def test_what_was_delivered_to_a_topic_that_was_deleted_is_not_delivered_again(rig: Rig) -> None:
+    levels = put_ahead(rig, 3, delivered=3)
+    rig.store.delete_topic(TOPIC)
+    run(levels)
+    assert rig.ids() == []
 
 
 def test_positions_of_levels_are_written_in_a_thread_of_their_own(

@@ -25,6 +25,7 @@ from whimbrel.errors import (
 from whimbrel.model.names import HALF_OP_TOPIC, HALF_TOPIC, UNDECIDED_TOPIC
 from whimbrel.store import commitlog
 from whimbrel.store.codec import TRANSACTION_COMMIT, TRANSACTION_MASK
+from whimbrel.store.retention import Removal
 
 COMMIT, ROLLBACK = Resolution.COMMIT, Resolution.ROLLBACK
 
@@ -521,7 +522,7 @@ def test_half_is_stored_again_before_its_file_goes(rig: TransactionRig) -> None:
 
 
 def test_retention_asks_before_it_removes_files(rig: TransactionRig, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(commitlog, "expired_segments", lambda directory, closed, *rest: closed)
+    monkeypatch.setattr(commitlog, "expired_segments", lambda directory, closed, *_: Removal(tuple(closed)))
     rig.store.writer.before_removal = rig.transactions.move_on
     rig.half("a")
     for number in range(30):

@@ -25,14 +25,15 @@ def test_a_suspicion_is_asked_for_and_read() -> None:
 
 
 def test_a_seal_is_asked_for_and_read() -> None:
-    call = seal("b", group=GROUP, epoch=8, candidate=2)
+    call = seal("b", group=GROUP, epoch=8, candidate=2, log_begin=3)
     assert call.path == "/whimbrel.replica.v1.ElectionService/Seal"
     assert pb.SealRequest.FromString(call.payload) == pb.SealRequest(
-        broker_name="b", group=GROUP, epoch=8, candidate=2
+        broker_name="b", group=GROUP, epoch=8, candidate=2, log_begin=3
     )
     answer = pb.SealResponse(
-        sealed=True, promised=8, promised_to=2, last_epoch=6, log_end=9, seat=SEAT, member=3, votes=True
-    )
+        sealed=True, promised=8, promised_to=2, last_epoch=6, log_end=9, seat=SEAT, member=3, votes=True,
+        waiting_below=5,
+    )  # fmt: skip
     assert call.decode([answer.SerializeToString()], {}) == SealAnswer(
         sealed=True,
         promised=8,
@@ -43,11 +44,12 @@ def test_a_seal_is_asked_for_and_read() -> None:
         why="",
         member=3,
         votes=True,
+        waiting_below=5,
     )
 
 
 def test_a_reason_for_people_is_cut_and_printable() -> None:
-    call = seal("b", group=GROUP, epoch=8, candidate=2)
+    call = seal("b", group=GROUP, epoch=8, candidate=2, log_begin=3)
     why = call.decode([pb.SealResponse(why="\x1b[2J\n" * 1000).SerializeToString()], {}).why
     assert len(why) == ANSWER_WHY_CHARS_MAX and why.isprintable()
 
@@ -58,6 +60,6 @@ def test_answers_that_no_member_can_give_are_refused() -> None:
             [pb.SuspectResponse(member=-1).SerializeToString()], {}
         )
     with pytest.raises(BadRequest, match="log_end"):
-        seal("b", group=GROUP, epoch=8, candidate=2).decode(
+        seal("b", group=GROUP, epoch=8, candidate=2, log_begin=3).decode(
             [pb.SealResponse(log_end=2**62 + 1).SerializeToString()], {}
         )

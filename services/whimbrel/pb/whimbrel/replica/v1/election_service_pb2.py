@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _POOL.AddSerializedFile(b'\n*whimbrel/replica/v1/election_service.proto\x12\x13whimbrel.replica.v1\"S\n\x0eSuspectRequest\x12\x13\n\x0b\x62roker_name\x18\x01 \x01(\t\x12\r\n\x05group\x18\x02 \x01(\t\x12\r\n\x05\x65poch\x18\x03 \x01(\x03\x12\x0e\n\x06member\x18\x04 \x01(\x05\"\x91\x01\n\x0fSuspectResponse\x12\x0e\n\x06silent\x18\x01 \x01(\x08\x12\r\n\x05\x65poch\x18\x02 \x01(\x03\x12\x12\n\nlast_epoch\x18\x03 \x01(\x03\x12\x0f\n\x07log_end\x18\x04 \x01(\x03\x12\r\n\x05votes\x18\x05 \x01(\x08\x12\x0c\n\x04seat\x18\x06 \x01(\t\x12\r\n\x05group\x18\x07 \x01(\t\x12\x0e\n\x06member\x18\x08 \x01(\x05\"S\n\x0bSealRequest\x12\x13\n\x0b\x62roker_name\x18\x01 \x01(\t\x12\r\n\x05group\x18\x02 \x01(\t\x12\r\n\x05\x65poch\x18\x03 \x01(\x03\x12\x11\n\tcandidate\x18\x04 \x01(\x05\"\xa4\x01\n\x0cSealResponse\x12\x0e\n\x06sealed\x18\x01 \x01(\x08\x12\x10\n\x08promised\x18\x02 \x01(\x03\x12\x13\n\x0bpromised_to\x18\x03 \x01(\x05\x12\x12\n\nlast_epoch\x18\x04 \x01(\x03\x12\x0f\n\x07log_end\x18\x05 \x01(\x03\x12\x0c\n\x04seat\x18\x06 \x01(\t\x12\x0b\n\x03why\x18\x07 \x01(\t\x12\x0e\n\x06member\x18\x08 \x01(\x05\x12\r\n\x05votes\x18\t \x01(\x08\"Q\n\x0c\x45mptyRequest\x12\x13\n\x0b\x62roker_name\x18\x01 \x01(\t\x12\r\n\x05group\x18\x02 \x01(\t\x12\r\n\x05\x65poch\x18\x03 \x01(\x03\x12\x0e\n\x06leader\x18\x04 \x01(\x05\"\x0f\n\rEmptyResponse2\x84\x02\n\x0f\x45lectionService\x12T\n\x07Suspect\x12#.whimbrel.replica.v1.SuspectRequest\x1a$.whimbrel.replica.v1.SuspectResponse\x12K\n\x04Seal\x12 .whimbrel.replica.v1.SealRequest\x1a!.whimbrel.replica.v1.SealResponse\x12N\n\x05\x45mpty\x12!.whimbrel.replica.v1.EmptyRequest\x1a\".whimbrel.replica.v1.EmptyResponseb\x06proto3')
+DESCRIPTOR = _POOL.AddSerializedFile(b'\n*whimbrel/replica/v1/election_service.proto\x12\x13whimbrel.replica.v1\"S\n\x0eSuspectRequest\x12\x13\n\x0b\x62roker_name\x18\x01 \x01(\t\x12\r\n\x05group\x18\x02 \x01(\t\x12\r\n\x05\x65poch\x18\x03 \x01(\x03\x12\x0e\n\x06member\x18\x04 \x01(\x05\"\x91\x01\n\x0fSuspectResponse\x12\x0e\n\x06silent\x18\x01 \x01(\x08\x12\r\n\x05\x65poch\x18\x02 \x01(\x03\x12\x12\n\nlast_epoch\x18\x03 \x01(\x03\x12\x0f\n\x07log_end\x18\x04 \x01(\x03\x12\r\n\x05votes\x18\x05 \x01(\x08\x12\x0c\n\x04seat\x18\x06 \x01(\t\x12\r\n\x05group\x18\x07 \x01(\t\x12\x0e\n\x06member\x18\x08 \x01(\x05\"f\n\x0bSealRequest\x12\x13\n\x0b\x62roker_name\x18\x01 \x01(\t\x12\r\n\x05group\x18\x02 \x01(\t\x12\r\n\x05\x65poch\x18\x03 \x01(\x03\x12\x11\n\tcandidate\x18\x04 \x01(\x05\x12\x11\n\tlog_begin\x18\x05 \x01(\x03\"\xbb\x01\n\x0cSealResponse\x12\x0e\n\x06sealed\x18\x01 \x01(\x08\x12\x10\n\x08promised\x18\x02 \x01(\x03\x12\x13\n\x0bpromised_to\x18\x03 \x01(\x05\x12\x12\n\nlast_epoch\x18\x04 \x01(\x03\x12\x0f\n\x07log_end\x18\x05 \x01(\x03\x12\x0c\n\x04seat\x18\x06 \x01(\t\x12\x0b\n\x03why\x18\x07 \x01(\t\x12\x0e\n\x06member\x18\x08 \x01(\x05\x12\r\n\x05votes\x18\t \x01(\x08\x12\x15\n\rwaiting_below\x18\n \x01(\x03\"Q\n\x0c\x45mptyRequest\x12\x13\n\x0b\x62roker_name\x18\x01 \x01(\t\x12\r\n\x05group\x18\x02 \x01(\t\x12\r\n\x05\x65poch\x18\x03 \x01(\x03\x12\x0e\n\x06leader\x18\x04 \x01(\x05\"\x0f\n\rEmptyResponse2\x84\x02\n\x0f\x45lectionService\x12T\n\x07Suspect\x12#.whimbrel.replica.v1.SuspectRequest\x1a$.whimbrel.replica.v1.SuspectResponse\x12K\n\x04Seal\x12 .whimbrel.replica.v1.SealRequest\x1a!.whimbrel.replica.v1.SealResponse\x12N\n\x05\x45mpty\x12!.whimbrel.replica.v1.EmptyRequest\x1a\".whimbrel.replica.v1.EmptyResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -36,13 +36,13 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_SUSPECTRESPONSE']._serialized_start=153
   _globals['_SUSPECTRESPONSE']._serialized_end=298
   _globals['_SEALREQUEST']._serialized_start=300
-  _globals['_SEALREQUEST']._serialized_end=383
-  _globals['_SEALRESPONSE']._serialized_start=386
-  _globals['_SEALRESPONSE']._serialized_end=550
-  _globals['_EMPTYREQUEST']._serialized_start=552
-  _globals['_EMPTYREQUEST']._serialized_end=633
-  _globals['_EMPTYRESPONSE']._serialized_start=635
-  _globals['_EMPTYRESPONSE']._serialized_end=650
-  _globals['_ELECTIONSERVICE']._serialized_start=653
-  _globals['_ELECTIONSERVICE']._serialized_end=913
+  _globals['_SEALREQUEST']._serialized_end=402
+  _globals['_SEALRESPONSE']._serialized_start=405
+  _globals['_SEALRESPONSE']._serialized_end=592
+  _globals['_EMPTYREQUEST']._serialized_start=594
+  _globals['_EMPTYREQUEST']._serialized_end=675
+  _globals['_EMPTYRESPONSE']._serialized_start=677
+  _globals['_EMPTYRESPONSE']._serialized_end=692
+  _globals['_ELECTIONSERVICE']._serialized_start=695
+  _globals['_ELECTIONSERVICE']._serialized_end=955
 # @@protoc_insertion_point(module_scope)

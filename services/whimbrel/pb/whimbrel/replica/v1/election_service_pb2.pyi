@@ -37,19 +37,21 @@ class SuspectResponse(_message.Message):
     def __init__(self, silent: _Optional[bool] = ..., epoch: _Optional[int] = ..., last_epoch: _Optional[int] = ..., log_end: _Optional[int] = ..., votes: _Optional[bool] = ..., seat: _Optional[str] = ..., group: _Optional[str] = ..., member: _Optional[int] = ...) -> None: ...
 
 class SealRequest(_message.Message):
-    __slots__ = ("broker_name", "group", "epoch", "candidate")
+    __slots__ = ("broker_name", "group", "epoch", "candidate", "log_begin")
     BROKER_NAME_FIELD_NUMBER: _ClassVar[int]
     GROUP_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     CANDIDATE_FIELD_NUMBER: _ClassVar[int]
+    LOG_BEGIN_FIELD_NUMBER: _ClassVar[int]
     broker_name: str
     group: str
     epoch: int
     candidate: int
-    def __init__(self, broker_name: _Optional[str] = ..., group: _Optional[str] = ..., epoch: _Optional[int] = ..., candidate: _Optional[int] = ...) -> None: ...
+    log_begin: int
+    def __init__(self, broker_name: _Optional[str] = ..., group: _Optional[str] = ..., epoch: _Optional[int] = ..., candidate: _Optional[int] = ..., log_begin: _Optional[int] = ...) -> None: ...
 
 class SealResponse(_message.Message):
-    __slots__ = ("sealed", "promised", "promised_to", "last_epoch", "log_end", "seat", "why", "member", "votes")
+    __slots__ = ("sealed", "promised", "promised_to", "last_epoch", "log_end", "seat", "why", "member", "votes", "waiting_below")
     SEALED_FIELD_NUMBER: _ClassVar[int]
     PROMISED_FIELD_NUMBER: _ClassVar[int]
     PROMISED_TO_FIELD_NUMBER: _ClassVar[int]
@@ -59,6 +61,7 @@ class SealResponse(_message.Message):
     WHY_FIELD_NUMBER: _ClassVar[int]
     MEMBER_FIELD_NUMBER: _ClassVar[int]
     VOTES_FIELD_NUMBER: _ClassVar[int]
+    WAITING_BELOW_FIELD_NUMBER: _ClassVar[int]
     sealed: bool
     promised: int
     promised_to: int
@@ -68,7 +71,8 @@ class SealResponse(_message.Message):
     why: str
     member: int
     votes: bool
-    def __init__(self, sealed: _Optional[bool] = ..., promised: _Optional[int] = ..., promised_to: _Optional[int] = ..., last_epoch: _Optional[int] = ..., log_end: _Optional[int] = ..., seat: _Optional[str] = ..., why: _Optional[str] = ..., member: _Optional[int] = ..., votes: _Optional[bool] = ...) -> None: ...
+    waiting_below: int
+    def __init__(self, sealed: _Optional[bool] = ..., promised: _Optional[int] = ..., promised_to: _Optional[int] = ..., last_epoch: _Optional[int] = ..., log_end: _Optional[int] = ..., seat: _Optional[str] = ..., why: _Optional[str] = ..., member: _Optional[int] = ..., votes: _Optional[bool] = ..., waiting_below: _Optional[int] = ...) -> None: ...
 
 class EmptyRequest(_message.Message):
     __slots__ = ("broker_name", "group", "epoch", "leader")

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _POOL.AddSerializedFile(b'\n)whimbrel/replica/v1/replica_service.proto\x12\x13whimbrel.replica.v1\"S\n\x10IntroduceRequest\x12\x13\n\x0b\x62roker_name\x18\x01 \x01(\t\x12\x11\n\tbroker_id\x18\x02 \x01(\x03\x12\x17\n\x0freplica_address\x18\x03 \x01(\t\"\x13\n\x11IntroduceResponse\"u\n\x14WatchMetadataRequest\x12\x13\n\x0b\x62roker_name\x18\x01 \x01(\t\x12\x11\n\tbroker_id\x18\x02 \x01(\x03\x12\x0f\n\x07log_end\x18\x03 \x01(\x03\x12\x15\n\rtakes_changes\x18\x04 \x01(\x08\x12\r\n\x05\x65poch\x18\x05 \x01(\x03\"1\n\x0fMetadataVersion\x12\r\n\x05\x65poch\x18\x01 \x01(\x03\x12\x0f\n\x07\x63ounter\x18\x02 \x01(\x03\"D\n\x0cTableVersion\x12\x14\n\x0ctimestamp_ms\x18\x01 \x01(\x03\x12\x0f\n\x07\x63ounter\x18\x02 \x01(\x03\x12\r\n\x05state\x18\x03 \x01(\x03\"\x96\x01\n\x0bTableChange\x12\x31\n\x06\x62\x65\x66ore\x18\x01 \x01(\x0b\x32!.whimbrel.replica.v1.TableVersion\x12\x30\n\x05\x61\x66ter\x18\x02 \x01(\x0b\x32!.whimbrel.replica.v1.TableVersion\x12\x11\n\trows_json\x18\x03 \x01(\t\x12\x0f\n\x07removed\x18\x04 \x03(\t\"\xe2\x05\n\x15WatchMetadataResponse\x12\x18\n\x0btopics_json\x18\x01 \x01(\tH\x00\x88\x01\x01\x12\x18\n\x0bgroups_json\x18\x02 \x01(\tH\x01\x88\x01\x01\x12\x19\n\x0coffsets_json\x18\x03 \x01(\tH\x02\x88\x01\x01\x12\x1f\n\x12\x64\x65lay_offsets_json\x18\x04 \x01(\tH\x03\x88\x01\x01\x12\x1e\n\x11queue_floors_json\x18\x05 \x01(\tH\x04\x88\x01\x01\x12\x1d\n\x10\x63onfirmed_offset\x18\x06 \x01(\x03H\x05\x88\x01\x01\x12\x1f\n\x12queue_offsets_json\x18\x07 \x01(\tH\x06\x88\x01\x01\x12\x1d\n\x10queue_offsets_at\x18\x08 \x01(\x03H\x07\x88\x01\x01\x12\x1a\n\rtimer_read_ms\x18\t \x01(\x03H\x08\x88\x01\x01\x12\x1a\n\rtimer_log_end\x18\n \x01(\x03H\t\x88\x01\x01\x12\x1f\n\x12shared_topics_json\x18\x0b \x01(\tH\n\x88\x01\x01\x12\x37\n\rtopics_change\x18\x0c \x01(\x0b\x32 .whimbrel.replica.v1.TableChange\x12\x37\n\rgroups_change\x18\r \x01(\x0b\x32 .whimbrel.replica.v1.TableChange\x12\x35\n\x07version\x18\x0e \x01(\x0b\x32$.whimbrel.replica.v1.MetadataVersionB\x0e\n\x0c_topics_jsonB\x0e\n\x0c_groups_jsonB\x0f\n\r_offsets_jsonB\x15\n\x13_delay_offsets_jsonB\x14\n\x12_queue_floors_jsonB\x13\n\x11_confirmed_offsetB\x15\n\x13_queue_offsets_jsonB\x13\n\x11_queue_offsets_atB\x10\n\x0e_timer_read_msB\x10\n\x0e_timer_log_endB\x15\n\x13_shared_topics_json\"\xad\x02\n\x11SyncLeasesRequest\x12\x13\n\x0b\x62roker_name\x18\x01 \x01(\t\x12\x0f\n\x07\x65ntries\x18\x02 \x01(\x0c\x12\x15\n\rsnapshot_done\x18\x03 \x01(\x08\x12\x11\n\tbroker_id\x18\x04 \x01(\x03\x12\x0f\n\x07log_end\x18\x05 \x01(\x03\x12\x14\n\x0creads_orders\x18\x06 \x01(\x08\x12\x0c\n\x04seat\x18\x07 \x01(\t\x12\r\n\x05\x65poch\x18\x08 \x01(\x03\x12\x36\n\x08metadata\x18\t \x01(\x0b\x32$.whimbrel.replica.v1.MetadataVersion\x12\x0e\n\x06stored\x18\n \x01(\x03\x12\x17\n\x0fmetadata_stored\x18\x0b \x01(\x03\x12\x0e\n\x06tables\x18\x0c \x01(\x0c\x12\x13\n\x0btables_done\x18\r \x01(\x08\"\xa9\x01\n\x12SyncLeasesResponse\x12\x0f\n\x07\x65ntries\x18\x01 \x01(\x0c\x12\x15\n\rsnapshot_done\x18\x02 \x01(\x08\x12\x14\n\x0creads_orders\x18\x03 \x01(\x08\x12\x0e\n\x06number\x18\x04 \x01(\x03\x12\r\n\x05\x65poch\x18\x05 \x01(\x03\x12\x36\n\x08metadata\x18\x06 \x01(\x0b\x32$.whimbrel.replica.v1.MetadataVersion2\xb9\x02\n\x0eReplicaService\x12h\n\rWatchMetadata\x12).whimbrel.replica.v1.WatchMetadataRequest\x1a*.whimbrel.replica.v1.WatchMetadataResponse0\x01\x12\x61\n\nSyncLeases\x12&.whimbrel.replica.v1.SyncLeasesRequest\x1a\'.whimbrel.replica.v1.SyncLeasesResponse(\x01\x30\x01\x12Z\n\tIntroduce\x12%.whimbrel.replica.v1.IntroduceRequest\x1a&.whimbrel.replica.v1.IntroduceResponseb\x06proto3')
+DESCRIPTOR = _POOL.AddSerializedFile(b'\n)whimbrel/replica/v1/replica_service.proto\x12\x13whimbrel.replica.v1\"{\n\x10IntroduceRequest\x12\x13\n\x0b\x62roker_name\x18\x01 \x01(\t\x12\x11\n\tbroker_id\x18\x02 \x01(\x03\x12\x17\n\x0freplica_address\x18\x03 \x01(\t\x12\x0f\n\x07trouble\x18\x04 \x01(\t\x12\x15\n\rsettings_json\x18\x05 \x01(\t\"*\n\x11IntroduceResponse\x12\x15\n\rsettings_json\x18\x01 \x01(\t\"u\n\x14WatchMetadataRequest\x12\x13\n\x0b\x62roker_name\x18\x01 \x01(\t\x12\x11\n\tbroker_id\x18\x02 \x01(\x03\x12\x0f\n\x07log_end\x18\x03 \x01(\x03\x12\x15\n\rtakes_changes\x18\x04 \x01(\x08\x12\r\n\x05\x65poch\x18\x05 \x01(\x03\"1\n\x0fMetadataVersion\x12\r\n\x05\x65poch\x18\x01 \x01(\x03\x12\x0f\n\x07\x63ounter\x18\x02 \x01(\x03\"D\n\x0cTableVersion\x12\x14\n\x0ctimestamp_ms\x18\x01 \x01(\x03\x12\x0f\n\x07\x63ounter\x18\x02 \x01(\x03\x12\r\n\x05state\x18\x03 \x01(\x03\"\x96\x01\n\x0bTableChange\x12\x31\n\x06\x62\x65\x66ore\x18\x01 \x01(\x0b\x32!.whimbrel.replica.v1.TableVersion\x12\x30\n\x05\x61\x66ter\x18\x02 \x01(\x0b\x32!.whimbrel.replica.v1.TableVersion\x12\x11\n\trows_json\x18\x03 \x01(\t\x12\x0f\n\x07removed\x18\x04 \x03(\t\"\xb4\x06\n\x15WatchMetadataResponse\x12\x18\n\x0btopics_json\x18\x01 \x01(\tH\x00\x88\x01\x01\x12\x18\n\x0bgroups_json\x18\x02 \x01(\tH\x01\x88\x01\x01\x12\x19\n\x0coffsets_json\x18\x03 \x01(\tH\x02\x88\x01\x01\x12\x1f\n\x12\x64\x65lay_offsets_json\x18\x04 \x01(\tH\x03\x88\x01\x01\x12\x1e\n\x11queue_floors_json\x18\x05 \x01(\tH\x04\x88\x01\x01\x12\x1d\n\x10\x63onfirmed_offset\x18\x06 \x01(\x03H\x05\x88\x01\x01\x12\x1f\n\x12queue_offsets_json\x18\x07 \x01(\tH\x06\x88\x01\x01\x12\x1d\n\x10queue_offsets_at\x18\x08 \x01(\x03H\x07\x88\x01\x01\x12\x1a\n\rtimer_read_ms\x18\t \x01(\x03H\x08\x88\x01\x01\x12\x1a\n\rtimer_log_end\x18\n \x01(\x03H\t\x88\x01\x01\x12\x1f\n\x12shared_topics_json\x18\x0b \x01(\tH\n\x88\x01\x01\x12\x37\n\rtopics_change\x18\x0c \x01(\x0b\x32 .whimbrel.replica.v1.TableChange\x12\x37\n\rgroups_change\x18\r \x01(\x0b\x32 .whimbrel.replica.v1.TableChange\x12\x35\n\x07version\x18\x0e \x01(\x0b\x32$.whimbrel.replica.v1.MetadataVersion\x12\x16\n\tlog_begin\x18\x0f \x01(\x03H\x0b\x88\x01\x01\x12\x19\n\x0clog_begin_at\x18\x10 \x01(\x03H\x0c\x88\x01\x01\x42\x0e\n\x0c_topics_jsonB\x0e\n\x0c_groups_jsonB\x0f\n\r_offsets_jsonB\x15\n\x13_delay_offsets_jsonB\x14\n\x12_queue_floors_jsonB\x13\n\x11_confirmed_offsetB\x15\n\x13_queue_offsets_jsonB\x13\n\x11_queue_offsets_atB\x10\n\x0e_timer_read_msB\x10\n\x0e_timer_log_endB\x15\n\x13_shared_topics_jsonB\x0c\n\n_log_beginB\x0f\n\r_log_begin_at\"\xad\x02\n\x11SyncLeasesRequest\x12\x13\n\x0b\x62roker_name\x18\x01 \x01(\t\x12\x0f\n\x07\x65ntries\x18\x02 \x01(\x0c\x12\x15\n\rsnapshot_done\x18\x03 \x01(\x08\x12\x11\n\tbroker_id\x18\x04 \x01(\x03\x12\x0f\n\x07log_end\x18\x05 \x01(\x03\x12\x14\n\x0creads_orders\x18\x06 \x01(\x08\x12\x0c\n\x04seat\x18\x07 \x01(\t\x12\r\n\x05\x65poch\x18\x08 \x01(\x03\x12\x36\n\x08metadata\x18\t \x01(\x0b\x32$.whimbrel.replica.v1.MetadataVersion\x12\x0e\n\x06stored\x18\n \x01(\x03\x12\x17\n\x0fmetadata_stored\x18\x0b \x01(\x03\x12\x0e\n\x06tables\x18\x0c \x01(\x0c\x12\x13\n\x0btables_done\x18\r \x01(\x08\"\xa9\x01\n\x12SyncLeasesResponse\x12\x0f\n\x07\x65ntries\x18\x01 \x01(\x0c\x12\x15\n\rsnapshot_done\x18\x02 \x01(\x08\x12\x14\n\x0creads_orders\x18\x03 \x01(\x08\x12\x0e\n\x06number\x18\x04 \x01(\x03\x12\r\n\x05\x65poch\x18\x05 \x01(\x03\x12\x36\n\x08metadata\x18\x06 \x01(\x0b\x32$.whimbrel.replica.v1.MetadataVersion2\xb9\x02\n\x0eReplicaService\x12h\n\rWatchMetadata\x12).whimbrel.replica.v1.WatchMetadataRequest\x1a*.whimbrel.replica.v1.WatchMetadataResponse0\x01\x12\x61\n\nSyncLeases\x12&.whimbrel.replica.v1.SyncLeasesRequest\x1a\'.whimbrel.replica.v1.SyncLeasesResponse(\x01\x30\x01\x12Z\n\tIntroduce\x12%.whimbrel.replica.v1.IntroduceRequest\x1a&.whimbrel.replica.v1.IntroduceResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -32,23 +32,23 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'whimbrel.replica.v1.replica
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_INTRODUCEREQUEST']._serialized_start=66
-  _globals['_INTRODUCEREQUEST']._serialized_end=149
-  _globals['_INTRODUCERESPONSE']._serialized_start=151
-  _globals['_INTRODUCERESPONSE']._serialized_end=170
-  _globals['_WATCHMETADATAREQUEST']._serialized_start=172
-  _globals['_WATCHMETADATAREQUEST']._serialized_end=289
-  _globals['_METADATAVERSION']._serialized_start=291
-  _globals['_METADATAVERSION']._serialized_end=340
-  _globals['_TABLEVERSION']._serialized_start=342
-  _globals['_TABLEVERSION']._serialized_end=410
-  _globals['_TABLECHANGE']._serialized_start=413
-  _globals['_TABLECHANGE']._serialized_end=563
-  _globals['_WATCHMETADATARESPONSE']._serialized_start=566
-  _globals['_WATCHMETADATARESPONSE']._serialized_end=1304
-  _globals['_SYNCLEASESREQUEST']._serialized_start=1307
-  _globals['_SYNCLEASESREQUEST']._serialized_end=1608
-  _globals['_SYNCLEASESRESPONSE']._serialized_start=1611
-  _globals['_SYNCLEASESRESPONSE']._serialized_end=1780
-  _globals['_REPLICASERVICE']._serialized_start=1783
-  _globals['_REPLICASERVICE']._serialized_end=2096
+  _globals['_INTRODUCEREQUEST']._serialized_end=189
+  _globals['_INTRODUCERESPONSE']._serialized_start=191
+  _globals['_INTRODUCERESPONSE']._serialized_end=233
+  _globals['_WATCHMETADATAREQUEST']._serialized_start=235
+  _globals['_WATCHMETADATAREQUEST']._serialized_end=352
+  _globals['_METADATAVERSION']._serialized_start=354
+  _globals['_METADATAVERSION']._serialized_end=403
+  _globals['_TABLEVERSION']._serialized_start=405
+  _globals['_TABLEVERSION']._serialized_end=473
+  _globals['_TABLECHANGE']._serialized_start=476
+  _globals['_TABLECHANGE']._serialized_end=626
+  _globals['_WATCHMETADATARESPONSE']._serialized_start=629
+  _globals['_WATCHMETADATARESPONSE']._serialized_end=1449
+  _globals['_SYNCLEASESREQUEST']._serialized_start=1452
+  _globals['_SYNCLEASESREQUEST']._serialized_end=1753
+  _globals['_SYNCLEASESRESPONSE']._serialized_start=1756
+  _globals['_SYNCLEASESRESPONSE']._serialized_end=1925
+  _globals['_REPLICASERVICE']._serialized_start=1928
+  _globals['_REPLICASERVICE']._serialized_end=2241
 # @@protoc_insertion_point(module_scope)

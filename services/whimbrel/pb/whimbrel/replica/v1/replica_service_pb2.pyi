@@ -7,18 +7,24 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class IntroduceRequest(_message.Message):
-    __slots__ = ("broker_name", "broker_id", "replica_address")
+    __slots__ = ("broker_name", "broker_id", "replica_address", "trouble", "settings_json")
     BROKER_NAME_FIELD_NUMBER: _ClassVar[int]
     BROKER_ID_FIELD_NUMBER: _ClassVar[int]
     REPLICA_ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    TROUBLE_FIELD_NUMBER: _ClassVar[int]
+    SETTINGS_JSON_FIELD_NUMBER: _ClassVar[int]
     broker_name: str
     broker_id: int
     replica_address: str
-    def __init__(self, broker_name: _Optional[str] = ..., broker_id: _Optional[int] = ..., replica_address: _Optional[str] = ...) -> None: ...
+    trouble: str
+    settings_json: str
+    def __init__(self, broker_name: _Optional[str] = ..., broker_id: _Optional[int] = ..., replica_address: _Optional[str] = ..., trouble: _Optional[str] = ..., settings_json: _Optional[str] = ...) -> None: ...
 
 class IntroduceResponse(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
+    __slots__ = ("settings_json",)
+    SETTINGS_JSON_FIELD_NUMBER: _ClassVar[int]
+    settings_json: str
+    def __init__(self, settings_json: _Optional[str] = ...) -> None: ...
 
 class WatchMetadataRequest(_message.Message):
     __slots__ = ("broker_name", "broker_id", "log_end", "takes_changes", "epoch")
@@ -65,7 +71,7 @@ class TableChange(_message.Message):
     def __init__(self, before: _Optional[_Union[TableVersion, _Mapping]] = ..., after: _Optional[_Union[TableVersion, _Mapping]] = ..., rows_json: _Optional[str] = ..., removed: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class WatchMetadataResponse(_message.Message):
-    __slots__ = ("topics_json", "groups_json", "offsets_json", "delay_offsets_json", "queue_floors_json", "confirmed_offset", "queue_offsets_json", "queue_offsets_at", "timer_read_ms", "timer_log_end", "shared_topics_json", "topics_change", "groups_change", "version")
+    __slots__ = ("topics_json", "groups_json", "offsets_json", "delay_offsets_json", "queue_floors_json", "confirmed_offset", "queue_offsets_json", "queue_offsets_at", "timer_read_ms", "timer_log_end", "shared_topics_json", "topics_change", "groups_change", "version", "log_begin", "log_begin_at")
     TOPICS_JSON_FIELD_NUMBER: _ClassVar[int]
     GROUPS_JSON_FIELD_NUMBER: _ClassVar[int]
     OFFSETS_JSON_FIELD_NUMBER: _ClassVar[int]
@@ -80,6 +86,8 @@ class WatchMetadataResponse(_message.Message):
     TOPICS_CHANGE_FIELD_NUMBER: _ClassVar[int]
     GROUPS_CHANGE_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
+    LOG_BEGIN_FIELD_NUMBER: _ClassVar[int]
+    LOG_BEGIN_AT_FIELD_NUMBER: _ClassVar[int]
     topics_json: str
     groups_json: str
     offsets_json: str
@@ -94,7 +102,9 @@ class WatchMetadataResponse(_message.Message):
     topics_change: TableChange
     groups_change: TableChange
     version: MetadataVersion
-    def __init__(self, topics_json: _Optional[str] = ..., groups_json: _Optional[str] = ..., offsets_json: _Optional[str] = ..., delay_offsets_json: _Optional[str] = ..., queue_floors_json: _Optional[str] = ..., confirmed_offset: _Optional[int] = ..., queue_offsets_json: _Optional[str] = ..., queue_offsets_at: _Optional[int] = ..., timer_read_ms: _Optional[int] = ..., timer_log_end: _Optional[int] = ..., shared_topics_json: _Optional[str] = ..., topics_change: _Optional[_Union[TableChange, _Mapping]] = ..., groups_change: _Optional[_Union[TableChange, _Mapping]] = ..., version: _Optional[_Union[MetadataVersion, _Mapping]] = ...) -> None: ...
+    log_begin: int
+    log_begin_at: int
+    def __init__(self, topics_json: _Optional[str] = ..., groups_json: _Optional[str] = ..., offsets_json: _Optional[str] = ..., delay_offsets_json: _Optional[str] = ..., queue_floors_json: _Optional[str] = ..., confirmed_offset: _Optional[int] = ..., queue_offsets_json: _Optional[str] = ..., queue_offsets_at: _Optional[int] = ..., timer_read_ms: _Optional[int] = ..., timer_log_end: _Optional[int] = ..., shared_topics_json: _Optional[str] = ..., topics_change: _Optional[_Union[TableChange, _Mapping]] = ..., groups_change: _Optional[_Union[TableChange, _Mapping]] = ..., version: _Optional[_Union[MetadataVersion, _Mapping]] = ..., log_begin: _Optional[int] = ..., log_begin_at: _Optional[int] = ...) -> None: ...
 
 class SyncLeasesRequest(_message.Message):
     __slots__ = ("broker_name", "entries", "snapshot_done", "broker_id", "log_end", "reads_orders", "seat", "epoch", "metadata", "stored", "metadata_stored", "tables", "tables_done")

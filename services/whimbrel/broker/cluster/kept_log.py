@@ -1,0 +1,47 @@
+"""What of its log a slave keeps because its master does (F5; docs/proof.md, R21).
+
+The master stores what still waits again, at the log's end, before it removes the file where it stands; who
+is to lead one day needs one or the other. So a slave removes nothing that the master keeps, and takes over
+from where the master keeps its log only once its own has come to where the master's ended then:
+
+    nothing told     0: where members are elected, nothing is removed; else by the slave's own settings
+    told, not there  as before
+    told, there      the master's begin
+    another master   at once the lower one of what was told before and what it tells; a higher one as above
+    it never tells   NOT_TOLD: it is of an earlier version; by the slave's own settings
+"""
+
+from collections.abc import Callable
+
+from whimbrel.store.shared_page import NOT_TOLD, SharedPage
+
+__all__ = ["KeptLog"]
+
+
+class KeptLog:
+    """Tells the replicator beside, through the page, from where on the master keeps its log.
+
+    Attributes:
+        told: begin and end of the master's log that are not taken over yet; None: nothing waits.
+    """
+
+    def __init__(self, page: SharedPage, written: Callable[[], int]) -> None:
+        """Begin to follow; `written` returns where our log ends."""
+        self.page, self.written = page, written
+        self.told: tuple[int, int] | None = None
+        page.leader_begin = 0  # another master may keep more than the last one did
+
+    def learn(self, told: tuple[int, int] | None) -> None:
+        """Learn where the master's log begins, and ended then; None: it does not say."""
+        if told is None:
+            self.page.leader_begin, self.told = NOT_TOLD, None
+            return
+        self.page.leader_begin = min(self.page.leader_begin, told[0])
+        if self.told is None or told[0] < self.told[0]:
+            self.told = told
+        self.look()
+
+    def look(self) -> None:
+        """Take over what was told, once our log is long enough; to be called now and then."""
+        if self.told is not None and self.written() >= self.told[1]:
+            self.page.leader_begin, self.told = self.told[0], None
