@@ -70,7 +70,7 @@ def container(client: Any, image: str, *command: str, **options: Any) -> Iterato
 def run(client: Any, image: str, program: str, place: str, **options: Any) -> list[str]:
     """Run a program in a container of its own; return the lines that it printed."""
     with container(client, image, "python", "-c", program, place, **options) as made:
-        code, said = made.wait(timeout=60)["StatusCode"], made.logs().decode()
+        code, said = made.wait(timeout=60)["StatusCode"], str(made.logs().decode())
         assert code == 0, said
         return said.splitlines()
 

@@ -44,6 +44,10 @@ def test_a_new_master_refuses_the_message_groups_of_a_broker_that_is_away(tmp_pa
             forget = [*SCALING["whimbrel broker forget broker-b"].words()[1:], "--endpoint", cluster.endpoint]
             assert main(forget) == 1  # it lives
             away.kill()
+            until(
+                lambda: [each.broker_name for each in admin.cluster().absent_groups] == ["broker-b"],
+                what="its absence",
+            )
         for process in (cluster.master, cluster.master_replicator, slave, cluster.slave_replicators[0]):
             process.kill()
         leading: dict[str, Any] = {"role": "master", "id": 0, "expected_slaves": 0}
@@ -68,6 +72,8 @@ def test_a_new_master_refuses_the_message_groups_of_a_broker_that_is_away(tmp_pa
             until(lambda: main(forget) == 0, timeout=40, what="the broker to be let go of", every_s=0.5)
             assert main(forget) == 0
             assert main(["broker", "forget", "broker-x", "--endpoint", cluster.endpoint]) == 1
+            with Admin(cluster.endpoint) as admin:
+                assert not admin.cluster().absent_groups
             assert taken(theirs) and taken(mine)
 
 

@@ -206,20 +206,6 @@ def test_a_broker_that_is_killed_when_messages_are_due_delivers_each_once(delays
     assert sorted(one.system_properties.message_id for one in got) == sorted(sent)
 
 
-def test_a_message_that_waits_longer_than_the_window_is_stored_again_once(tmp_path: Path) -> None:
-    """Checklist 34: the window is two thirds of how long log files are kept."""
-    window_s = 4
-    with Delays(tmp_path, reserved_hours=window_s * 3 / 2 / 3600) as delays:
-        due = now_ms() + window_s * 1500
-        (entry,) = delays.send(b"long", due_ms=due)
-        (got,) = delays.wait(1)
-        assert now_ms() >= due and got.system_properties.message_id == entry.message_id
-        elapse(1.5)
-        assert [one.body for one in records(delays.process.store, "later")] == [b"long"]
-        waited = records(delays.process.store, TIMER_TOPIC)
-        assert [one.properties.get("TIMER_ROLL_TIMES") for one in waited] == [None, "1"]
-
-
 def floor(time_ms: int) -> int:
     return time_ms // 1000 * 1000
 

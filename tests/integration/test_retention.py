@@ -175,3 +175,33 @@ def test_a_full_disk_drops_the_oldest_with_a_word_or_refuses(
         assert code == 1
         assert "messages went that were not old enough" in said
         assert "of t by g" in said
+
+
+class Larger(ElectedGroup):
+    """Member 3's log has larger files."""
+
+    def member(self, number: int, voters: list[int], flush: str, settings: dict[str, object]) -> Member:
+        """Describe a member."""
+        size: dict[str, object] = {"commitlog_file_size": 4 * MIB} if number == 3 else {}
+        return super().member(number, voters, flush, settings | size)
+
+
+def test_no_log_follows_one_with_files_of_another_size(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A leader's blanks would stand within the follower's files, and end its log there after a restart."""
+    with Larger(tmp_path) as group:
+        leader = group.await_sending()
+        until(lambda: "bytes, ours of" in health(capsys, group.endpoint)[1], timeout=20, what="a refusal")
+        code, said = health(capsys, group.endpoint)
+        assert code == 1
+        assert "begin with an empty one and --commitlog-file-size" in said
+        peer = leader.peer
+        if leader.number == 3:
+            assert peer.send("t", b"x").status.code == v2.HA_NOT_AVAILABLE, "nobody follows it"
+            return
+        for _ in range(15):
+            assert peer.send("t", BODY).status.code == v2.OK
+        last = group.members[3]
+        assert not last.view().connected
+        assert last.view().log_end < MIB

@@ -62,7 +62,7 @@ def surroundings() -> Iterator[None]:
             stack.enter_context(patch.object(module, "WAKE_POLL_S", POLL_S))
         for module, name, value in (
             (timer_layout, "SLOTS", SLOTS),
-            (timer_layout, "ROLL_MS_MAX", ROLL_MS),
+            (timer_layout, "ROLL_WINDOW_MS", ROLL_MS),
             (timer_files, "WHEEL_SIZE", SLOTS * timer_layout.SLOT_SIZE),
             (timers, "AHEAD_MS_MAX", SLOTS // 2 * timer_layout.SECOND_MS),
         ):

@@ -46,13 +46,12 @@ from whimbrel.errors import CorruptRecord, IllegalOffset, StoreError, WhimbrelEr
 from whimbrel.machine import MACHINE, Machine
 from whimbrel.model.names import RETRY_PREFIX
 from whimbrel.model.topic import TopicConfig
-from whimbrel.store.checkpoint import read_checkpoint
 from whimbrel.store.codec import decode_record
 from whimbrel.store.copying import copy_store
 from whimbrel.store.epoch_file import EpochFile
 from whimbrel.store.master_store import MasterStore
 from whimbrel.store.modes import same_modes
-from whimbrel.store.offline_vote import check_no_seat
+from whimbrel.store.offline_vote import check_all_committed, check_no_seat, known_commit
 from whimbrel.store.seat_file import SeatFile
 from whimbrel.store.view import store_options
 
@@ -96,6 +95,12 @@ def export(root: Path, machine: Machine = MACHINE, *, to: Path | None = None) ->
             "name a directory for it with --to",
             machine,
         )
+        check_all_committed(
+            root,
+            "an export in its place",
+            "start the group, and stop this member once it has caught up; or name a directory with --to",
+            machine,
+        )
     else:
         copy_store(root, to, group=False, log_end=committed_end(root, machine), machine=machine)
         root = to
@@ -122,12 +127,23 @@ def export(root: Path, machine: Machine = MACHINE, *, to: Path | None = None) ->
         opened.callback(leases.close)
         done = []
         for state in leases.table.states():
+            end = store.queue_range(state.topic, state.queue_id)[1]
+            if (
+                state.next > end and store.queues.get(state.topic, state.queue_id) is not None
+            ):  # what is known of messages that are not exported
+                entries = b"".join(state.entries(state.epoch, end))
+                state.reset(state.epoch)
+                leases.table.join(entries)
             group = groups.get(state.group)
             if state.started and not state.at_rest and not (group and group.fifo):
                 done.append(export_queue(store, topics, leases, state))
         for group_name, topic, (queue_id, _, committed) in leases.table.positions():
             if committed >= 0:
                 offsets.setdefault((topic, group_name), {})[queue_id] = committed
+        for (topic, _), queues in offsets.items():
+            for queue_id, offset in queues.items():
+                if store.queues.get(topic, queue_id) is not None:
+                    queues[queue_id] = min(offset, store.queue_range(topic, queue_id)[1])
         offset_file.save(offsets, machine.wall_ms())
         epoch_file = EpochFile(root, machine.files)
         epochs = epoch_file.load()
@@ -137,18 +153,16 @@ def export(root: Path, machine: Machine = MACHINE, *, to: Path | None = None) ->
 
 
 def committed_end(root: Path, machine: Machine) -> int | None:
-    """Return where the log of a member's store is known to be committed; None: it is no member's.
+    """Return where the log of a member's store is known to be committed; None: no majority commits it.
 
     Raises:
         StoreError: that is not known.
     """
     seat = SeatFile(root, machine.files).load()
+    committed = known_commit(root, machine)
     if seat is None or not seat.group:
-        return None
-    checkpoint = read_checkpoint(root, machine.files)
-    committed = max(
-        ConfirmedFile(root, machine.files).offset, 0 if checkpoint is None else checkpoint.committed
-    )
+        return committed if committed and EpochFile(root, machine.files).load() else None
+    committed = max(ConfirmedFile(root, machine.files).offset, committed)
     if not committed:
         raise StoreError(
             f"the store {root} does not say what of its log its group has committed: start the member, and"

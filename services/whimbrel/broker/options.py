@@ -183,7 +183,7 @@ class BrokerOptions:
     append_property_crc: bool = option(False, help="each record gets a CRC of all its bytes, in a property")
     # RocketMQ's priorityOrderAsc.
     priority_order_asc: bool = option(True, help="the greater a priority, the sooner; else 0 goes first")
-    # RocketMQ's 24 h for its v2 clients. What waits for over 2/3 of `reserved_hours` is stored again.
+    # RocketMQ's 24 h for its v2 clients. What waits for longer than its log file stays is stored again.
     delay_max_hours: float = option(
         24.0, help="how far ahead a message's time of delivery may be", minimum=0, maximum=960
     )

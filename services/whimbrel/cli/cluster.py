@@ -20,6 +20,7 @@ from whimbrel.model.health import (
     View,
     advice_without_master,
     groups_without_master,
+    missing_brokers,
     problem_of,
 )
 
@@ -49,7 +50,8 @@ OPTIONAL = ("lane", "ha address", "log end", "cluster", "topics", "renewed")
 def cluster(endpoint: EndpointOption = "", output: OutputOption = Format.TABLE) -> None:
     """Show the brokers that a nameserver knows to live, how far their logs reach, and what is wrong.
 
-    Exit code 1 if there is no broker at all; `whimbrel health` is for scripts that want to know more.
+    Exit code 1 if there is no broker at all, one is missing, or one could not be asked; `whimbrel health` is
+    for scripts that want to know more.
     """
     from whimbrel.client import sync
 
@@ -58,10 +60,16 @@ def cluster(endpoint: EndpointOption = "", output: OutputOption = Format.TABLE) 
         views = admin.replication(known.brokers)
     brokers = updated(known.brokers, views)
     missing = groups_without_master(brokers)
+    lost = missing_brokers(known.brokers, views, known.absent)
     now = time.time()
     rows = [missing_row(name, slaves) for name, slaves in missing.items()]
     rows += [row(broker, now) for broker in brokers]
-    value = {"brokers": plain(brokers), "settled": known.settled, "missing_masters": list(missing)}
+    value = {
+        "brokers": plain(brokers),
+        "settled": known.settled,
+        "missing_masters": list(missing),
+        "missing": plain(lost),
+    }
     if rows or output is not Format.TABLE:
         emit(value, output, columns=COLUMNS, rows=rows, optional=OPTIONAL)
     for name, slaves in missing.items():
@@ -70,10 +78,13 @@ def cluster(endpoint: EndpointOption = "", output: OutputOption = Format.TABLE) 
         if problem := problem_of(view):
             broker = view[0] if isinstance(view, tuple) else view
             note(f"{broker.broker_name} ({broker.role}): {problem}")
+    for one in lost:
+        note(f"{one.broker_name} ({one.who}): {one.advice}")
     if not known.settled:
         note(UNSETTLED)
     if not brokers:
         note(NO_BROKER)
+    if not brokers or not known.settled or missing or lost or any(isinstance(view, tuple) for view in views):
         raise typer.Exit(1)
 
 

@@ -27,6 +27,7 @@ from whimbrel.model.cuts import (
     CutResult,
     CutStatus,
 )
+from whimbrel.model.health import missing_brokers
 
 if TYPE_CHECKING:
     from whimbrel.client import BrokerStatus, sync
@@ -86,25 +87,26 @@ def list_cuts(
 ) -> None:
     """List what was cut off logs and is kept: records of former leaders that were never committed.
 
-    Exit code 1 when a member could not be asked.
+    Exit code 1 when a member could not be asked, or is not there.
     """
-    rows, objects, failed = [], [], False
-    with places(broker, member, store, endpoint) as found:
+    rows, objects = [], []
+    with places(broker, member, store, endpoint) as (found, missing):
         for place in found:
             try:
                 cuts = place.list()
             except WhimbrelError as error:
-                note(f"{place.broker} member {place.member} could not be asked: {error}")
-                failed = True
+                missing.append(f"{place.broker} member {place.member} could not be asked: {error}")
                 continue
             objects += [as_object(place, cut) for cut in cuts]
             rows += [row_of(place, cut) for cut in cuts]
     columns = ("broker", "member", "cut", "bytes", "records", "cut at (UTC)", "replayed", "why")
     if rows or output is not Format.TABLE:
         emit(objects, output, columns=columns, rows=rows, optional=("why", "broker"))
-    else:
+    elif not missing:
         note("nothing was cut")
-    if failed:
+    for sentence in missing:
+        note(sentence)
+    if missing:
         raise typer.Exit(1)
 
 
@@ -132,8 +134,8 @@ def show(
     from whimbrel.store.codec import decode_record
 
     messages: list[StoredMessage] = []
-    with places(broker, member, store, endpoint) as found:
-        place = place_of(name, found)
+    with places(broker, member, store, endpoint) as (found, missing):
+        place = place_of(name, found, missing)
         position = start
         while position >= 0 and len(messages) < count:
             page = place.read(name, position, min(count - len(messages), CUT_PAGE_RECORDS_MAX))
@@ -217,8 +219,8 @@ def replay(
     target = resolve_endpoint(endpoint)
     from whimbrel.client import sync
 
-    with places(broker, member, store, endpoint) as found, sync.Admin(target) as admin:
-        place = place_of(name, found)
+    with places(broker, member, store, endpoint) as (found, missing), sync.Admin(target) as admin:
+        place = place_of(name, found, missing)
         group_name = place.broker or broker or only_group(admin)
         cut = next(each for each in place.list() if each.name == name)
         mark = None if again else cut.mark
@@ -319,8 +321,10 @@ def summary(
 
 
 @contextlib.contextmanager
-def places(broker: str, member: int | None, store: Path | None, endpoint: str) -> Iterator[list[Place]]:
-    """Yield where to look.
+def places(
+    broker: str, member: int | None, store: Path | None, endpoint: str
+) -> Iterator[tuple[list[Place], list[str]]]:
+    """Yield where to look, and a sentence for each member that is not there.
 
     Raises:
         BadRequest: no such broker group, or no such member of it.
@@ -330,7 +334,7 @@ def places(broker: str, member: int | None, store: Path | None, endpoint: str) -
             raise typer.BadParameter("choose one of --member and --store")
         if not (store / "commitlog").is_dir() and not (store / "whimbrel").is_dir():
             raise BadRequest(f"{store} is no store directory: name the one with commitlog/ in it")
-        yield [of_store(store)]
+        yield [of_store(store)], []
         return
     from whimbrel.client import sync
 
@@ -340,7 +344,14 @@ def places(broker: str, member: int | None, store: Path | None, endpoint: str) -
         if not wanted:
             known = ", ".join(f"{each.broker_name} {id_of(each)}" for each in brokers)
             raise BadRequest(f"there is no member {member} now; there are {known}")
-        yield [of_member(admin, each) for each in wanted]
+        views = admin.replication(brokers)
+        lost = missing_brokers(brokers, views, admin.cluster().absent)
+        missing = [
+            f"{one.broker_name} {one.who} could not be asked: {one.advice}"
+            for one in lost
+            if broker in ("", one.broker_name) and member in (None, one.broker_id)
+        ]
+        yield [of_member(admin, each) for each in wanted], missing
 
 
 def id_of(broker: "BrokerStatus") -> int:
@@ -373,8 +384,8 @@ def of_store(root: Path) -> Place:
     return Place("", 0, lambda: cut_reader.cut_statuses(root), read, write)
 
 
-def place_of(name: str, found: Sequence[Place]) -> Place:
-    """Return the place that has a cut.
+def place_of(name: str, found: Sequence[Place], missing: Sequence[str]) -> Place:
+    """Return the place that has a cut; `missing` has a sentence for each that is not there.
 
     Raises:
         BadRequest: none has, or several have.
@@ -382,7 +393,14 @@ def place_of(name: str, found: Sequence[Place]) -> Place:
     """
     having = [place for place in found if any(cut.name == name for cut in place.list())]
     if not having:
-        raise BadRequest(f"nobody who was asked has a cut {name}: `whimbrel replication cut list` shows them")
+        raise BadRequest(
+            "; ".join(
+                [
+                    f"nobody who was asked has a cut {name}: `whimbrel replication cut list` shows them",
+                    *missing,
+                ]
+            )
+        )
     if len(having) > 1:
         which = ", ".join(f"{place.broker} member {place.member}" for place in having)
         raise BadRequest(f"several have a cut {name}: {which}; say which by --broker and --member")

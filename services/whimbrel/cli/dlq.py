@@ -16,6 +16,7 @@ from whimbrel.cli.lazy import examples, group
 from whimbrel.cli.output import Format, OutputOption, emit, note, shorten, time_text
 from whimbrel.cli.shown_messages import as_object
 from whimbrel.cli.spark.dlq import since_of
+from whimbrel.cli.unasked import saying_what_lacks
 
 if TYPE_CHECKING:
     from whimbrel.client import DeadLetter, DeadLetterOutcome
@@ -144,18 +145,35 @@ def list_letters(
     """List what is left of a group's dead letters: neither put back nor dropped."""
     from whimbrel.client import sync
 
-    with sync.Admin(resolve_endpoint(endpoint)) as admin:
+    with saying_what_lacks() as unasked, sync.Admin(resolve_endpoint(endpoint)) as admin:
         found: list[DeadLetter] = []
         more = False
-        for letter in filter(chosen.has, admin.dead_letters(name, with_bodies=output is not Format.TABLE)):
+        letters = admin.dead_letters(name, with_bodies=output is not Format.TABLE, unasked=unasked)
+        for letter in filter(chosen.has, letters):
             if count and len(found) == count:
                 more = True
                 break
             found.append(letter)
+        show_letters(name, chosen, found, output, more=count if more else 0, whole=not unasked)
+
+
+def show_letters(
+    name: str, chosen: Chosen, found: "Sequence[DeadLetter]", output: Format, *, more: int, whole: bool
+) -> None:
+    """Print what is left of a group's dead letters.
+
+    Args:
+        name: the group's.
+        chosen: which of them were asked for.
+        found: they are.
+        output: the format.
+        more: there are more than so many; 0: there are not.
+        whole: all brokers were asked.
+    """
     emit([letter_object(one) for one in found], output, columns=COLUMNS, rows=[row(one) for one in found])
     if more:
-        note(f"there are more than these {count}: -n 0 lists all")
-    elif not found and output is Format.TABLE:
+        note(f"there are more than these {more}: -n 0 lists all")
+    elif not found and whole and output is Format.TABLE:
         note(f"group {name} has no such dead letters" if chosen != Chosen() else f"group {name} has none")
 
 
@@ -172,16 +190,18 @@ def show(
     from whimbrel.client import sync
 
     chosen = Chosen(ids=frozenset((message_id,)))
-    with sync.Admin(resolve_endpoint(endpoint)) as admin:
-        found = [letter for letter in admin.dead_letters(name) if chosen.has(letter)]
-    if not found:
-        note(
-            f"whimbrel: group {name} has no dead letter {message_id} left;"
-            f" `whimbrel dlq list {name}` shows which it has"
-        )
-        raise typer.Exit(1)
-    rows = [part for letter in found for part in details(letter)]
-    emit([letter_object(one) for one in found], output, columns=("what", "value"), rows=rows)
+    with saying_what_lacks() as unasked, sync.Admin(resolve_endpoint(endpoint)) as admin:
+        letters = admin.dead_letters(name, unasked=unasked)
+        found = [letter for letter in letters if chosen.has(letter)]
+        if not found:
+            asked = " at the brokers that could be asked" if unasked else ""
+            note(
+                f"whimbrel: group {name} has no dead letter {message_id} left{asked};"
+                f" `whimbrel dlq list {name}` shows which it has"
+            )
+            raise typer.Exit(1)
+        rows = [part for letter in found for part in details(letter)]
+        emit([letter_object(one) for one in found], output, columns=("what", "value"), rows=rows)
 
 
 @app.command(
@@ -205,8 +225,8 @@ def replay(
     from whimbrel.client import sync
 
     chosen = chosen_or_all(chosen, everything)
-    with sync.Admin(resolve_endpoint(endpoint)) as admin:
-        letters = admin.dead_letters(name, with_bodies=False)
+    with saying_what_lacks() as unasked, sync.Admin(resolve_endpoint(endpoint)) as admin:
+        letters = admin.dead_letters(name, with_bodies=False, unasked=unasked)
         settle(
             filter(chosen.has, letters),
             None if dry_run else lambda some: admin.replay_dead_letters(some, rate=rate),
@@ -237,8 +257,8 @@ def drop(
     chosen = chosen_or_all(chosen, everything)
     if not yes and not dry_run:
         typer.confirm(f"Drop the chosen dead letters of group {name}?", abort=True, err=True)
-    with sync.Admin(resolve_endpoint(endpoint)) as admin:
-        letters = admin.dead_letters(name, with_bodies=False)
+    with saying_what_lacks() as unasked, sync.Admin(resolve_endpoint(endpoint)) as admin:
+        letters = admin.dead_letters(name, with_bodies=False, unasked=unasked)
         settle(filter(chosen.has, letters), None if dry_run else admin.drop_dead_letters, "dropped", output)
 
 

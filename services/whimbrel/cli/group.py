@@ -1,5 +1,6 @@
 """`whimbrel group`: create, list, describe, update, delete, reset-offsets."""
 
+from collections.abc import Sequence
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated
 
@@ -9,12 +10,15 @@ from whimbrel.cli.endpoint import EndpointOption, resolve_endpoint
 from whimbrel.cli.lazy import examples, group
 from whimbrel.cli.output import Format, OutputOption, emit, note, time_text
 from whimbrel.cli.times import duration_of, moment_of
+from whimbrel.cli.unasked import saying_what_lacks, tell_who_missed
+from whimbrel.model.unasked import left_out
 
 if TYPE_CHECKING:
     from whimbrel.client import (
         CustomizedRetries,
         ExponentialRetries,
         GroupConfig,
+        GroupDescription,
         GroupProgress,
         OrderedBy,
     )
@@ -95,6 +99,7 @@ def create(
             retry_policy=policy,
             priority_percent=priority_percent,
         )
+        tell_who_missed(admin)
     if priority_percent not in (None, made.priority_percent):
         note("the brokers are of an earlier version: --priority-percent is not set")
     if made.fifo and order not in (None, made.ordered_by):
@@ -107,9 +112,9 @@ def list_groups(endpoint: EndpointOption = "", output: OutputOption = Format.TAB
     """List the consumer groups of the cluster."""
     from whimbrel.client import sync
 
-    with sync.Admin(resolve_endpoint(endpoint)) as admin:
-        groups = admin.groups()
-    emit(groups, output, columns=COLUMNS, rows=[row(item) for item in groups])
+    with saying_what_lacks() as unasked, sync.Admin(resolve_endpoint(endpoint)) as admin:
+        groups = admin.groups(unasked=unasked)
+        emit(groups, output, columns=COLUMNS, rows=[row(item) for item in groups])
 
 
 @app.command(epilog=examples("whimbrel group describe billing", "whimbrel group describe billing -o json"))
@@ -117,8 +122,13 @@ def describe(name: NameArgument, endpoint: EndpointOption = "", output: OutputOp
     """Show a group's settings, its progress on each queue, and its clients."""
     from whimbrel.client import sync
 
-    with sync.Admin(resolve_endpoint(endpoint)) as admin:
-        found = admin.describe_group(name)
+    with saying_what_lacks() as unasked, sync.Admin(resolve_endpoint(endpoint)) as admin:
+        found = admin.describe_group(name, unasked=unasked)
+        show_description(name, found, output)
+
+
+def show_description(name: str, found: "Sequence[GroupDescription]", output: Format) -> None:
+    """Print a group as its masters hold it."""
     if output is Format.TABLE:
         first = found[0].group
         note(
@@ -182,6 +192,7 @@ def update(
             retry_policy=policy,
             priority_percent=priority_percent,
         )
+        tell_who_missed(admin)
     if priority_percent not in (None, changed.priority_percent):
         note("the brokers are of an earlier version: --priority-percent is not set")
     emit(changed, output, columns=COLUMNS, rows=[row(changed)])
@@ -201,6 +212,7 @@ def delete(
         typer.confirm(f"Delete group {name} with its offsets?", abort=True, err=True)
     with sync.Admin(resolve_endpoint(endpoint)) as admin:
         admin.delete_group(name)
+        tell_who_missed(admin)
     emit({"deleted": name}, output, columns=("deleted group",), rows=[(name,)])
 
 
@@ -228,10 +240,11 @@ def reset_offsets(
     from whimbrel.client import sync
 
     target = parse_target(to)
-    with sync.Admin(resolve_endpoint(endpoint)) as admin:
+    with saying_what_lacks() as unasked, sync.Admin(resolve_endpoint(endpoint)) as admin:
+        unasked += left_out(admin.cluster())
         found = admin.reset_offsets(name, topic, to=target, queue_id=queue)
-    rows = [progress_row(broker, progress) for broker, items in found.items() for progress in items]
-    emit(found, output, columns=PROGRESS_COLUMNS, rows=rows)
+        rows = [progress_row(broker, progress) for broker, items in found.items() for progress in items]
+        emit(found, output, columns=PROGRESS_COLUMNS, rows=rows)
 
 
 def parse_target(text: str) -> str | int | float:

@@ -93,11 +93,14 @@ def look(admins: "Mapping[str, sync.Admin]") -> list[Check]:
             answers[address] = admin.cluster()
         except WhimbrelError as error:
             answers[address] = error
-    checks = [nameserver_check(address, answer) for address, answer in answers.items()]
+    others = [
+        one for answer in answers.values() if not isinstance(answer, WhimbrelError) for one in answer.brokers
+    ]
+    checks = [nameserver_check(address, answer, others) for address, answer in answers.items()]
     for address, answer in answers.items():
         if not isinstance(answer, WhimbrelError):
             views = admins[address].replication(answer.brokers)
-            return checks + broker_checks(answer.brokers, views)
+            return checks + broker_checks(answer.brokers, views, answer.absent)
     return checks
 
 

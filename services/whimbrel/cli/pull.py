@@ -11,6 +11,7 @@ from whimbrel.cli.lazy import examples
 from whimbrel.cli.output import Format, OutputOption, note
 from whimbrel.cli.printing import reader_gone
 from whimbrel.cli.shown_messages import FormatOption, message_printer, template_of
+from whimbrel.cli.unasked import saying_what_lacks
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -48,13 +49,21 @@ def pull(
     endpoint: EndpointOption = "",
     output: OutputOption = Format.TABLE,
 ) -> None:
-    """Read a queue from an offset on; takes no leases and moves no offsets."""
+    """Read a queue from an offset on; takes no leases and moves no offsets.
+
+    Without --broker the exit code is 1 when a broker is away: it may have a queue of this number, too.
+    """
     from whimbrel.client import sync
 
     target, wanted = parse_target(offset), filter_of(tag, sql)
     printer = message_printer(output, template_of(template, output))
     found = 0
-    with traced(endpoint), sync.PullConsumer(resolve_endpoint(endpoint), group or TOOLS_GROUP) as reader:
+    with (
+        saying_what_lacks() as unasked,
+        traced(endpoint),
+        sync.PullConsumer(resolve_endpoint(endpoint), group or TOOLS_GROUP) as reader,
+    ):
+        unasked += [] if broker else reader.away()
         chosen = chosen_queue(reader.queues(topic), topic, queue, broker)
         position = target if isinstance(target, int) else reader.offset(chosen, target)
         left = wait
@@ -68,9 +77,9 @@ def pull(
                 break
             position = result.next_offset
             left = 0.0 if found else left
-    printer.end()
-    if output is Format.TABLE:
-        note(f"next offset {position}")
+        printer.end()
+        if output is Format.TABLE:
+            note(f"next offset {position}")
 
 
 def chosen_queue(queues: "Sequence[Queue]", topic: str, queue_id: int, broker: str) -> "Queue":

@@ -18,6 +18,7 @@ from whimbrel.cli.lazy import examples
 from whimbrel.cli.output import Format, OutputOption, note
 from whimbrel.cli.printing import Printer, portions, reader_gone, was_read
 from whimbrel.cli.shown_messages import FormatOption, message_printer, template_of
+from whimbrel.cli.unasked import saying_what_lacks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -72,7 +73,10 @@ def receive(
     endpoint: EndpointOption = "",
     output: OutputOption = Format.TABLE,
 ) -> None:
-    """Receive messages as a member of a consumer group, and acknowledge them once they are printed."""
+    """Receive messages as a member of a consumer group, and acknowledge them once they are printed.
+
+    Exit code 1 when there were fewer than asked for, and a broker could not be asked or is away.
+    """
     from whimbrel.client import sync
 
     wanted = filter_of(tag, sql)
@@ -94,8 +98,14 @@ def receive(
                 receiving.end()
             raise
         receiving.end()
-        if not found:
-            note(f"no message for group {group} within {wait:g} s")
+        most = count or COUNT
+        if follow or found >= most:
+            return
+        with saying_what_lacks() as unasked:
+            unasked += consumer.unasked()
+            if not found:
+                where = " at the brokers that could be asked" if unasked else ""
+                note(f"no message for group {group}{where} within {wait:g} s")
 
 
 def receive_until(

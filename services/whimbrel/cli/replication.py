@@ -15,27 +15,31 @@ from whimbrel.cli import cuts
 from whimbrel.cli.endpoint import EndpointOption, resolve_endpoint
 from whimbrel.cli.lazy import examples, group
 from whimbrel.cli.output import Format, OutputOption, emit, note, plain, print_table, size_text
+from whimbrel.cli.unasked import saying_what_lacks
 from whimbrel.errors import BadRequest, WhimbrelError
 from whimbrel.model.health import (
     NO_BROKER,
     UNSETTLED,
+    Missing,
     View,
     advice_without_master,
     groups_without_master,
     leads,
     log_ends,
     master_state,
+    missing_brokers,
+    newest_records,
     problem_of,
     slave_lag,
     slave_state,
     step,
     what_may_be_lost,
 )
+from whimbrel.model.unasked import Unasked, left_out
 
 if TYPE_CHECKING:
     from whimbrel.client import BrokerStatus, Cluster, ReplicationStatus, SlaveStatus, sync
     from whimbrel.model.elections import FailoverPlan
-    from whimbrel.model.group_record import GroupRecord
 
 __all__ = ["COLUMNS", "OPTIONAL", "app", "rows_of"]
 
@@ -111,23 +115,35 @@ def history(
     from whimbrel.client import sync
 
     with sync.Admin(resolve_endpoint(endpoint)) as admin:
-        _, views = look(admin)
-    found: dict[str, GroupRecord] = {}
-    for view in views:
-        if isinstance(view, tuple) or view.election is None or view.election.record is None:
-            continue
-        record, known = view.election.record, found.get(view.broker_name)
-        if name in ("", view.broker_name) and (known is None or known.epoch < record.epoch):
-            found[view.broker_name] = record
+        known, views = look(admin)
+    found = {broker: record for broker, record in newest_records(views).items() if name in ("", broker)}
     turns = [(broker, turn) for broker, record in sorted(found.items()) for turn in record.history]
     objects = [{"broker_name": broker} | asdict(turn) for broker, turn in turns]
     rows = [
         (broker, turn.epoch, f"member {turn.leader}", moment(turn.at_ms), turn.why) for broker, turn in turns
     ]
     emit(objects, output, columns=HISTORY_COLUMNS, rows=rows)
-    if not turns:
-        note(f"{name or 'no group here'}: nobody is elected" + (" in this group" if name else ""))
-        raise typer.Exit(1)
+    with saying_what_lacks() as unasked:
+        unasked += [one for one in unknown_history(known, views, set(found)) if name in ("", one.broker_name)]
+        if not turns and not unasked:
+            note(f"{name or 'no group here'}: nobody is elected" + (" in this group" if name else ""))
+            raise typer.Exit(1)
+
+
+def unknown_history(known: "Cluster", views: "Sequence[View]", found: set[str]) -> list[Unasked]:
+    """Return the groups whose history nobody has told, though they may have one."""
+    why = {
+        view[0].broker_name: str(view[1])
+        for view in views
+        if isinstance(view, tuple) and view[0].broker_name not in found
+    }
+    elected = {one.broker_name for one in known.brokers if one.member_id}
+    elected |= {one.broker_name for one in known.absent if one.member_id}
+    unasked = [Unasked(name, why[name]) for name in sorted(why) if name in elected]
+    here = {one.broker_name for one in known.brokers}
+    return unasked + [
+        one for one in left_out(known) if not one.broker_name or (one.broker_name in elected - found - here)
+    ]
 
 
 def moment(at_ms: int) -> str:
@@ -393,10 +409,15 @@ def adopt(name: NameArgument, endpoint: EndpointOption = "", output: OutputOptio
     from whimbrel.client import sync
 
     with sync.Admin(resolve_endpoint(endpoint)) as admin:
+        known, views = look(admin)
         brokers = admin.members(name)
     if any(broker.member_id for broker in brokers):
         note(f"{name} elects its leader already")
         return
+    if lost := [
+        one for one in missing_brokers(known.brokers, views, known.absent) if one.broker_name == name
+    ]:
+        raise BadRequest(f"{name} is not whole, so this would leave somebody out: {lost[0].advice}")
     masters = [broker for broker in brokers if broker.role == "master"]
     slaves = sorted((broker for broker in brokers if broker.role != "master"), key=lambda one: one.broker_id)
     if len(masters) != 1 or not slaves:
@@ -551,6 +572,8 @@ def show(known: "Cluster", views: "Sequence[View]", output: Format) -> bool:
         if problem := problem_of(view):
             broker = view[0] if isinstance(view, tuple) else view
             problems.append(f"{broker.broker_name} ({broker.role}): {problem}")
+    lost = missing_brokers(known.brokers, views, known.absent)
+    problems += [f"{one.broker_name} ({one.who}): {one.advice}" for one in lost]
     if not known.brokers:
         problems.append(NO_BROKER)
     if not known.settled:
@@ -559,6 +582,7 @@ def show(known: "Cluster", views: "Sequence[View]", output: Format) -> bool:
         rows = [missing_row(name, slaves) for name, slaves in missing.items()]
         ends = log_ends(views)
         rows += [row for view in views for row in rows_of(view, ends)]
+        rows += [(one.broker_name, one.who, one.state, *("-",) * 8) for one in lost]
         if rows:
             print_table(COLUMNS, rows, optional=OPTIONAL)
         for sentence in leads(views):
@@ -568,7 +592,7 @@ def show(known: "Cluster", views: "Sequence[View]", output: Format) -> bool:
                 note(what_may_be_lost(view))
     else:
         objects = [missing_object(name, slaves) for name, slaves in missing.items()]
-        emit([*objects, *map(as_object, views)], output, columns=(), rows=())
+        emit([*objects, *map(as_object, views), *map(lost_object, lost)], output, columns=(), rows=())
     for problem in problems:
         note(problem)
     return not problems
@@ -578,6 +602,16 @@ def missing_object(name: str, slaves: "Sequence[BrokerStatus]") -> dict[str, Any
     """Return a master that is missing, for JSON."""
     problem = advice_without_master(slaves)
     return {"broker_name": name, "broker_id": 0, "role": "master", "error": "missing"} | verdict(problem)
+
+
+def lost_object(one: Missing) -> dict[str, Any]:
+    """Return a broker that should be registered and is not, for JSON."""
+    return {
+        "broker_name": one.broker_name,
+        "broker_id": one.broker_id,
+        "role": one.who.partition(" ")[0],
+        "error": one.state,
+    } | verdict(one.advice)
 
 
 def as_object(view: View) -> dict[str, Any]:

@@ -99,19 +99,28 @@ def dump(
     elif index is not None:
         show(query_rows(path, index, index_slots), "query", output)
     elif config:
-        show(config_rows(path), "config", output)
+        broken: list[str] = []
+        show(config_rows(path, broken), "config", output)
+        if broken:
+            note(f"whimbrel: neither these files nor their .bak can be read: {', '.join(broken)}")
+            raise typer.Exit(1)
     else:
-        show(record_rows(path, blanks=blanks), "record", output)
+        damages: list[Row] = []
+        show(record_rows(path, damages, blanks=blanks), "record", output)
+        if damages:
+            note(f"whimbrel: {path} is damaged at {len(damages)} places, and what stood there is left out")
+            raise typer.Exit(1)
 
 
-def record_rows(path: Path, *, blanks: bool) -> Iterator[Row]:
-    """Yield the records; damage is reported on standard error."""
+def record_rows(path: Path, damages: list[Row], *, blanks: bool) -> Iterator[Row]:
+    """Yield the records; damage is reported on standard error, and added to `damages`."""
     from whimbrel.store import inspect
 
     for row in inspect.dump_records(path):
         if row["type"] == "record":
             yield {name: value for name, value in row.items() if value is not None}
         elif row["type"] == "damage":
+            damages.append(row)
             note(f"byte {row['phyOffset']}: {row['what']}")
         elif blanks:
             yield row
@@ -142,14 +151,16 @@ def topics(path: Path) -> list[str]:
     return sorted(names)
 
 
-def config_rows(path: Path) -> Iterator[Row]:
-    """Yield a row for each config file that is there."""
+def config_rows(path: Path, broken: list[str]) -> Iterator[Row]:
+    """Yield a row for each config file that is there; those that can't be read are added to `broken`."""
     from whimbrel.store import jsonconfig
 
     files = (file.name.removesuffix(".bak") for file in (path / "config").glob("*.json*"))
     for name in sorted({name for name in files if name.endswith(".json")}):
         content = jsonconfig.load(path / "config" / name)
-        if content is not None:
+        if content is None:
+            broken.append(name)
+        else:
             yield {"type": "config", "file": name, "content": content}
 
 
@@ -363,7 +374,7 @@ def moved(
     if seat is None:
         note(f"{path} is where its member ran last, or was started here already: there is nothing to do")
         return
-    led = newest_led(endpoint, seat.group, seat.member) if endpoint else 0
+    led, held = newest_known(endpoint, seat.group, seat.member) if endpoint else (0, 0)
     if not yes:
         typer.confirm(
             f"Is {path} the only copy of member {seat.member}'s store, and has it run nowhere since it was"
@@ -371,20 +382,25 @@ def moved(
             abort=True,
             err=True,
         )
-    take_moved(path, led=led)
+    take_moved(path, led=led, held=held)
     note(f"{path} is the store of member {seat.member}, as it was: start broker and replicator")
 
 
-def newest_led(endpoint: str, group: str, member: int) -> int:
-    """Return the newest epoch that a member has led, as far as its group's members know; 0: none."""
+def newest_known(endpoint: str, group: str, member: int) -> tuple[int, int]:
+    """Return the newest epoch that a member has led, and how far it held the log of who leads, as far as its
+    group's members know; 0: not known."""
     from whimbrel.client import sync
 
     with sync.Admin(endpoint) as admin:
         views = admin.replication(admin.cluster().brokers)
-    known = [view.election for view in views if not isinstance(view, tuple)]
-    records = [each.record for each in known if each is not None and each.record is not None]
-    turns = [turn for record in records if record.group == group for turn in record.history]
-    return max((turn.epoch for turn in turns if turn.leader == member), default=0)
+    known = [
+        (view.election.record, view.known_ends)
+        for view in views
+        if not isinstance(view, tuple) and view.election is not None and view.election.record is not None
+    ]
+    ours = [(record, ends) for record, ends in known if record.group == group]
+    led = (turn.epoch for record, _ in ours for turn in record.history if turn.leader == member)
+    return max(led, default=0), max((ends.get(member, 0) for _, ends in ours), default=0)
 
 
 def show_findings(path: Path, findings: "Findings", output: Format, *, choices: bool) -> None:

@@ -27,11 +27,14 @@ from whimbrel.cli.output import Format, OutputOption, note
 from whimbrel.cli.printing import Printer, reader_gone
 from whimbrel.cli.pull import TOOLS_GROUP
 from whimbrel.cli.shown_messages import FormatOption, message_printer, template_of
+from whimbrel.cli.unasked import saying_what_lacks
+from whimbrel.model.unasked import sentence
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from whimbrel.client import Filter, PullConsumer, Queue, ReceivedMessage
+    from whimbrel.model.unasked import Unasked
 
 __all__ = ["TAIL_EXAMPLES", "tail"]
 
@@ -73,7 +76,10 @@ def tail(
     endpoint: EndpointOption = "",
     output: OutputOption = Format.TABLE,
 ) -> None:
-    """Print the messages of all queues of a topic as they come, until Ctrl-C; no group is involved."""
+    """Print the messages of all queues of a topic as they come, until Ctrl-C; no group is involved.
+
+    With --until-end the exit code is 1 when a broker was away, whose messages lack; else that is only told.
+    """
     where = parse_target(start)
     if isinstance(where, int):
         raise typer.BadParameter("queues have offsets of their own; see `whimbrel pull`", param_hint="--from")
@@ -81,8 +87,10 @@ def tail(
     printer = message_printer(output, template_of(template, output), endless=True)
     address = resolve_endpoint(endpoint)
     try:
-        with traced(endpoint):
-            asyncio.run(follow(address, topic, where, wanted, printer, count=count, until_end=until_end))
+        with traced(endpoint), saying_what_lacks() as unasked:
+            unasked += asyncio.run(
+                follow(address, topic, where, wanted, printer, count=count, until_end=until_end)
+            )
     finally:
         if not reader_gone():
             printer.end()
@@ -97,14 +105,18 @@ async def follow(
     *,
     count: int | None,
     until_end: bool,
-) -> None:
-    """Print until there is a reason to stop."""
+) -> "list[Unasked]":
+    """Print until there is a reason to stop; return whose messages lack, where all were asked for."""
     from whimbrel.client import ConsumerOptions, PullConsumer
 
     options = ConsumerOptions(route_ttl_s=REFRESH_S)
     async with PullConsumer(address, TOOLS_GROUP, options=options) as reader:
         tailing = Tailing(reader, topic, where, wanted, until_end=until_end)
         reading = asyncio.create_task(tailing.run())
+        unasked = await who_is_away(reader)
+        if not until_end:
+            for one in unasked:
+                note(sentence(one))
         left = count
         try:
             while left is None or left > 0:
@@ -118,6 +130,18 @@ async def follow(
         finally:
             reading.cancel()
             await asyncio.gather(reading, return_exceptions=True)
+        return unasked if until_end and (left is None or left > 0) else []
+
+
+async def who_is_away(reader: "PullConsumer") -> "list[Unasked]":
+    """Return whose queues no route names, since nobody answers for them."""
+    from whimbrel.errors import WhimbrelError
+    from whimbrel.model.unasked import Unasked
+
+    try:
+        return await reader.away()
+    except WhimbrelError as error:
+        return [Unasked("", f"can't learn whether a broker is away: {error}")]
 
 
 class Tailing:

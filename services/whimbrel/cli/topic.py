@@ -1,14 +1,19 @@
 """`whimbrel topic`: create, list, describe, update, delete."""
 
+from collections.abc import Sequence
 from enum import StrEnum
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from whimbrel.cli.endpoint import EndpointOption, resolve_endpoint
 from whimbrel.cli.lazy import examples, group
 from whimbrel.cli.output import Format, OutputOption, emit, note, time_text
+from whimbrel.cli.unasked import saying_what_lacks, tell_who_missed
 from whimbrel.model.limits import QUEUES_MAX
+
+if TYPE_CHECKING:
+    from whimbrel.client import TopicDescription
 
 __all__ = ["app"]
 
@@ -85,6 +90,8 @@ def create(
             brokers=tuple(broker or ()),
             answer=answer,
         )
+        if not broker:
+            tell_who_missed(admin)
     emit(topic, output, columns=COLUMNS, rows=[row(topic)])
 
 
@@ -97,9 +104,9 @@ def list_topics(
     """List the topics of the cluster; queue counts are summed over its brokers."""
     from whimbrel.client import sync
 
-    with sync.Admin(resolve_endpoint(endpoint)) as admin:
-        topics = admin.topics(include_system=system)
-    emit(topics, output, columns=COLUMNS, rows=[row(topic) for topic in topics])
+    with saying_what_lacks() as unasked, sync.Admin(resolve_endpoint(endpoint)) as admin:
+        topics = admin.topics(include_system=system, unasked=unasked)
+        emit(topics, output, columns=COLUMNS, rows=[row(topic) for topic in topics])
 
 
 @app.command(epilog=examples("whimbrel topic describe orders", "whimbrel topic describe orders -o json"))
@@ -107,8 +114,13 @@ def describe(name: NameArgument, endpoint: EndpointOption = "", output: OutputOp
     """Show a topic's settings, the range of each queue, and the groups that read it."""
     from whimbrel.client import sync
 
-    with sync.Admin(resolve_endpoint(endpoint)) as admin:
-        found = admin.describe_topic(name)
+    with saying_what_lacks() as unasked, sync.Admin(resolve_endpoint(endpoint)) as admin:
+        found = admin.describe_topic(name, unasked=unasked)
+        show_description(name, found, output)
+
+
+def show_description(name: str, found: "Sequence[TopicDescription]", output: Format) -> None:
+    """Print a topic as its masters hold it."""
     if output is Format.TABLE:
         first = found[0].topic
         groups = sorted({group for item in found for group in item.groups})
@@ -176,6 +188,7 @@ def update(
             message_type=None if kind is None else MessageType(kind.value),
             answer=answer,
         )
+        tell_who_missed(admin)
     emit(topic, output, columns=COLUMNS, rows=[row(topic)])
 
 
@@ -193,6 +206,7 @@ def delete(
         typer.confirm(f"Delete topic {name} with all of its messages?", abort=True, err=True)
     with sync.Admin(resolve_endpoint(endpoint)) as admin:
         admin.delete_topic(name)
+        tell_who_missed(admin)
     emit({"deleted": name}, output, columns=("deleted topic",), rows=[(name,)])
 
 

@@ -70,8 +70,9 @@ def trace(
             f"none of {len(spans)} spans is about message {message_id}: was it sampled (the broker's"
             " --trace-ratio, or a sampled context from the client), and is its file among those read?"
         )
-    if output is Format.JSON:
+    if output is not Format.TABLE:
         emit([plain(span) for span in found.spans], output, columns=(), rows=())
+        hint(found)
         return
     sys.stdout.write(printable_lines(message_trace.lines(found)))
     hint(found)

@@ -14,6 +14,7 @@ from whimbrel.client.pull import PullConsumer
 from whimbrel.client.retry import RetryPolicy
 from whimbrel.client.transactions import Transaction, TransactionCheck
 from whimbrel.model.cluster import (
+    AbsentBroker,
     BrokerStatus,
     ClientStatus,
     Cluster,
@@ -45,8 +46,10 @@ from whimbrel.model.retry import Customized as CustomizedRetries
 from whimbrel.model.retry import Exponential as ExponentialRetries
 from whimbrel.model.route import Endpoint, Queue, Route
 from whimbrel.model.topic import OrderedBy
+from whimbrel.model.unasked import Unasked
 
 __all__ = [
+    "AbsentBroker",
     "Admin",
     "BrokerStatus",
     "ClientOptions",
@@ -89,4 +92,5 @@ __all__ = [
     "TopicDescription",
     "Transaction",
     "TransactionCheck",
+    "Unasked",
 ]

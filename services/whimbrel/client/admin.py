@@ -20,6 +20,8 @@ from whimbrel.errors import (
     AlreadyExists,
     BadRequest,
     GroupNotFound,
+    NotSupported,
+    RequestError,
     TopicNotFound,
     Unavailable,
     WhimbrelError,
@@ -43,8 +45,9 @@ from whimbrel.model.limits import DEAD_LETTERS_MAX
 from whimbrel.model.message import MessageType
 from whimbrel.model.names import DEAD_LETTER_PREFIX
 from whimbrel.model.retry import Customized, Exponential
-from whimbrel.model.route import Queue
+from whimbrel.model.route import Endpoint, Queue
 from whimbrel.model.topic import OrderedBy
+from whimbrel.model.unasked import Unasked, left_out, sentence
 from whimbrel.rpc.api import admin_calls, calls, cut_calls, dead_letter_calls, election_admin_calls
 from whimbrel.rpc.api.calls import Outbound
 from whimbrel.rpc.api.convert import ClientSettings
@@ -62,6 +65,8 @@ REINIT_TIMEOUT_S = 65.0  # removing a log of many files takes a while
 ADMIN_TIMEOUT_S = 10.0  # for topics with thousands of queues
 # Dead letters a second: what failed once may fail again, and consumers have other work besides.
 REPLAY_RATE = 100.0
+# How long a listing waits for a nameserver that has just started; brokers renew every 2 s.
+SETTLED_S, SETTLED_LOOK_S = 3.0, 0.1
 DESCRIBE_TIMEOUT_S = 3.0  # for a broker's view of its log, which it has at hand
 
 
@@ -158,24 +163,39 @@ class Admin(BaseClient):
         """
         await self.everywhere(lambda _: admin_calls.delete_topic(name), missing=TopicNotFound)
 
-    async def topics(self, *, include_system: bool = False) -> list[TopicConfig]:
-        """Return the topics of all masters by name; queue counts are summed over them."""
+    async def topics(
+        self, *, include_system: bool = False, unasked: list[Unasked] | None = None
+    ) -> list[TopicConfig]:
+        """Return the topics of all masters by name; queue counts are summed over them.
+
+        Args:
+            include_system: those of the brokers' own, too.
+            unasked: takes who could not be asked, or is away, and is left out of the result. Without it that
+                is an error.
+
+        Raises:
+            Unavailable: without `unasked`: a master does not answer, or a group has none.
+        """
         merged: dict[str, TopicConfig] = {}
         call = admin_calls.list_topics(include_system=include_system)
-        for topics in await self.everywhere(lambda _: call):
+        for topics in await self.read_everywhere(lambda _: call, unasked=unasked):
             for topic in topics:
                 known = merged.get(topic.name)
                 merged[topic.name] = topic if known is None else joined(known, topic)
         return [merged[name] for name in sorted(merged)]
 
-    async def describe_topic(self, name: str) -> list[TopicDescription]:
-        """Return the topic as each master that has it holds it.
+    async def describe_topic(
+        self, name: str, *, unasked: list[Unasked] | None = None
+    ) -> list[TopicDescription]:
+        """Return the topic as each master that has it holds it; `unasked` as in `topics`.
 
         Raises:
             TopicNotFound: no master has it.
         """
-        return await self.everywhere(
-            lambda broker: admin_calls.describe_topic(name, broker.broker_name), missing=TopicNotFound
+        return await self.read_everywhere(
+            lambda broker: admin_calls.describe_topic(name, broker.broker_name),
+            missing=TopicNotFound,
+            unasked=unasked,
         )
 
     async def create_group(
@@ -245,22 +265,26 @@ class Admin(BaseClient):
         """
         await self.everywhere(lambda _: admin_calls.delete_group(name), missing=GroupNotFound)
 
-    async def groups(self) -> list[GroupConfig]:
-        """Return the groups of all masters by name."""
+    async def groups(self, *, unasked: list[Unasked] | None = None) -> list[GroupConfig]:
+        """Return the groups of all masters by name; `unasked` as in `topics`."""
         merged: dict[str, GroupConfig] = {}
-        for groups in await self.everywhere(lambda _: admin_calls.list_groups()):
+        for groups in await self.read_everywhere(lambda _: admin_calls.list_groups(), unasked=unasked):
             for group in groups:
                 merged.setdefault(group.name, group)
         return [merged[name] for name in sorted(merged)]
 
-    async def describe_group(self, name: str) -> list[GroupDescription]:
-        """Return the group as each master that has it holds it.
+    async def describe_group(
+        self, name: str, *, unasked: list[Unasked] | None = None
+    ) -> list[GroupDescription]:
+        """Return the group as each master that has it holds it; `unasked` as in `topics`.
 
         Raises:
             GroupNotFound: no master has it.
         """
-        return await self.everywhere(
-            lambda broker: admin_calls.describe_group(name, broker.broker_name), missing=GroupNotFound
+        return await self.read_everywhere(
+            lambda broker: admin_calls.describe_group(name, broker.broker_name),
+            missing=GroupNotFound,
+            unasked=unasked,
         )
 
     async def reset_offsets(
@@ -434,16 +458,34 @@ class Admin(BaseClient):
         )
         return await self.ask(master, call)
 
+    async def forget_member(self, name: str, broker_id: int) -> None:
+        """Have all nameservers let go of one broker of a group, a slave or a member, that never comes back.
+
+        Args:
+            name: of the broker group.
+            broker_id: its id; a member's in a group that elects its leader.
+
+        Raises:
+            BadRequest: it is registered, or no nameserver misses it.
+        """
+        brokers = (await self.cluster()).brokers
+        if any((one.broker_name, one.member_id or one.broker_id) == (name, broker_id) for one in brokers):
+            raise BadRequest(f"broker {broker_id} of {name} is registered: stop it first")
+        known = [await self.forget_absent(server, name, broker_id) for server in self.session.access]
+        if not any(known):
+            raise BadRequest(f"no nameserver misses a broker {broker_id} of {name}; see `whimbrel health`")
+
     async def forget_broker(self, name: str) -> dict[str, tuple[str, ...]]:
         """Have all masters let go of a broker group that never comes back.
 
-        Its queues no longer count when message groups are placed, so message groups move. May be repeated.
+        Its queues no longer count when message groups are placed, so message groups move; nameservers no
+        longer tell it as absent, so reads of everything do without it. May be repeated.
 
         Returns:
             By master, the topics whose message groups have moved; () where it knew nothing of the group.
 
         Raises:
-            BadRequest: the group is registered, or no master knows it.
+            BadRequest: the group is registered, or nobody knows it.
             Unavailable: a nameserver has just started, or a master could not be asked; those before it
                 have let go, so ask again.
         """
@@ -456,9 +498,21 @@ class Admin(BaseClient):
             master.broker_name: await self.ask(master, admin_calls.forget_broker(name))
             for master in await self.masters()
         }
-        if all(topics is None for topics in answers.values()):
-            raise BadRequest(f"no broker knows {name}; there are {', '.join(sorted(answers))}")
+        known = [await self.forget_absent(server, name) for server in self.session.access]
+        if all(topics is None for topics in answers.values()) and not any(known):
+            raise BadRequest(
+                f"no broker knows {name}; there are {', '.join(sorted(answers))} (nameservers have noted that"
+                " it is let go of)"
+            )
         return {master: topics or () for master, topics in answers.items()}
+
+    async def forget_absent(self, server: Endpoint, name: str, only: int | None = None) -> int:
+        """Have a nameserver let go of an absent broker name, or of one id; return how many it knew."""
+        call = admin_calls.forget_absent(name, only)
+        try:
+            return await self.session.call(server, call, ADMIN_TIMEOUT_S)
+        except NotSupported:  # of an earlier version, which remembers none
+            return 0
 
     async def replication(
         self, brokers: Sequence[BrokerStatus] | None = None
@@ -480,16 +534,18 @@ class Admin(BaseClient):
 
         return list(await asyncio.gather(*map(view, brokers)))
 
-    async def dead_letters(self, group: str, *, with_bodies: bool = True) -> AsyncIterator[DeadLetter]:
+    async def dead_letters(
+        self, group: str, *, with_bodies: bool = True, unasked: list[Unasked] | None = None
+    ) -> AsyncIterator[DeadLetter]:
         """Yield the dead letters of a group that were neither put back nor dropped, broker by broker.
 
-        Without bodies those are empty.
+        Without bodies those are empty; `unasked` as in `topics`.
 
         Raises:
             GroupNotFound: there are none, and no such group.
         """
         topic, found_any = DEAD_LETTER_PREFIX + group, False
-        for broker in await self.masters():
+        for broker in await self.listed(unasked):
             queue = Queue(
                 topic=topic,
                 broker_name=broker.broker_name,
@@ -502,14 +558,18 @@ class Admin(BaseClient):
             start: Place | None = None
             while True:
                 call = dead_letter_calls.list_dead_letters(group, queue, start, with_bodies=with_bodies)
-                found, start = await self.ask(broker, call)
+                try:
+                    found, start = await self.ask(broker, call)
+                except WhimbrelError as error:
+                    note_unasked(broker, error, unasked)
+                    break
                 for letter in found:
                     found_any = True
                     yield letter
                 if start is None:
                     break
         if not found_any:
-            await self.describe_group(group)
+            await self.describe_group(group, unasked=None if unasked is None else [])
 
     async def replay_dead_letters(
         self, letters: Sequence[DeadLetter], *, rate: float = REPLAY_RATE
@@ -574,6 +634,28 @@ class Admin(BaseClient):
                 raise error
             await asyncio.sleep(decision.pause_s)
 
+    async def listed(self, unasked: list[Unasked] | None) -> list[BrokerStatus]:
+        """Return the masters for a listing, and note groups without one.
+
+        Waits for a nameserver that has just started to know them all.
+
+        Raises:
+            Unavailable: there is none, or nobody wants to know which are missing.
+        """
+        until = time.monotonic() + SETTLED_S
+        while True:
+            cluster = await self.cluster()
+            if cluster.settled or time.monotonic() >= until:
+                break
+            await asyncio.sleep(SETTLED_LOOK_S)
+        away = left_out(cluster)
+        if unasked is not None:
+            unasked += away
+        masters = await self.masters()
+        if away and unasked is None:
+            raise Unavailable(sentence(away[0]))
+        return masters
+
     async def ask(self, broker: BrokerStatus, call: Outbound[T]) -> T:
         return await self.session.call(broker.endpoint(), call, ADMIN_TIMEOUT_S)
 
@@ -585,24 +667,43 @@ class Admin(BaseClient):
         named = await self.gather(await self.masters(), make, missing)
         return [answer for _, answer in named]
 
+    async def read_everywhere(
+        self,
+        make: Callable[[BrokerStatus], Outbound[T]],
+        missing: type[WhimbrelError] | None = None,
+        unasked: list[Unasked] | None = None,
+    ) -> list[T]:
+        """As `everywhere`, for what is to be whole, or to say what it lacks; see `listed`."""
+        named = await self.gather(await self.listed(unasked), make, missing, unasked)
+        return [answer for _, answer in named]
+
     async def gather(
         self,
         masters: list[BrokerStatus],
         make: Callable[[BrokerStatus], Outbound[T]],
         missing: type[WhimbrelError] | None = None,
+        unasked: list[Unasked] | None = None,
     ) -> list[tuple[BrokerStatus, T]]:
-        """Ask each master in turn; skip those that fail with `missing`, unless all do."""
+        """Ask each master in turn; skip those that fail with `missing`, unless all do.
+
+        With `unasked`, those that can't be asked are noted there, unless none can.
+        """
         answers: list[tuple[BrokerStatus, T]] = []
         absent: WhimbrelError | None = None
+        failure: WhimbrelError | None = None
         for broker in masters:
             try:
                 answers.append((broker, await self.ask(broker, make(broker))))
             except WhimbrelError as error:
-                if missing is None or not isinstance(error, missing):
+                if missing is not None and isinstance(error, missing):
+                    absent = error
+                elif unasked is None or isinstance(error, RequestError):
                     raise at(broker, error, [done for done, _ in answers]) from error
-                absent = error
-        if not answers and absent is not None:
-            raise absent
+                else:
+                    note_unasked(broker, error, unasked)
+                    failure = error
+        if not answers and (found := absent or failure) is not None:
+            raise found
         return answers
 
     async def named_masters(self, brokers: Sequence[str]) -> list[BrokerStatus]:
@@ -650,6 +751,17 @@ class Admin(BaseClient):
             await asyncio.sleep(pause)
             pause = min(2 * pause, 0.2)
         return made[0][1]
+
+
+def note_unasked(broker: BrokerStatus, error: WhimbrelError, unasked: list[Unasked] | None) -> None:
+    """Note that a broker could not be asked.
+
+    Raises:
+        WhimbrelError: nobody wants to know, or the error is of the request itself.
+    """
+    if unasked is None or isinstance(error, RequestError):
+        raise error
+    unasked.append(Unasked(broker.broker_name, str(error)))
 
 
 def at(broker: BrokerStatus, error: WhimbrelError, done: list[BrokerStatus]) -> WhimbrelError:

@@ -34,6 +34,7 @@ from whimbrel.errors import (
 )
 from whimbrel.model.message import Filter, ReceivedMessage
 from whimbrel.model.route import Endpoint, Queue
+from whimbrel.model.unasked import Unasked, left_out
 from whimbrel.rpc.api import calls
 from whimbrel.rpc.api.calls import Outbound
 from whimbrel.rpc.api.convert import ClientSettings
@@ -65,8 +66,8 @@ class Consumer(BaseClient):
         for message in await consumer.receive():
             await consumer.ack(message)
 
-    Public methods: start, close, assignments, receive, ack, ack_all, change_invisible, dead_letter, run,
-    stop.
+    Public methods: start, close, assignments, receive, unasked, ack, ack_all, change_invisible, dead_letter,
+    run, stop.
 
     Attributes:
         group: the consumer group.
@@ -74,6 +75,7 @@ class Consumer(BaseClient):
         options: as given.
         session: connections and routes, for calls that have no method here.
         spans: what the consumer traces.
+        unanswered: brokers that `receive` could not ask when it did last, by name, with the error.
     """
 
     def __init__(
@@ -111,6 +113,7 @@ class Consumer(BaseClient):
         self.type = "simple"
         self.turn = 0
         self.assigned: dict[str, tuple[float, tuple[Queue, ...]]] = {}
+        self.unanswered: dict[str, WhimbrelError] = {}  # by broker, why its last poll failed
         self.loops: set[SubscriptionLoop] = set()
         self.closed = False
 
@@ -164,8 +167,10 @@ class Consumer(BaseClient):
                     )
                 except WhimbrelError as error:
                     failure = error
+                    self.unanswered[queue.broker_name] = error
                     self.report_failure(queue)
                     continue
+                self.unanswered.pop(queue.broker_name, None)
                 if messages:
                     return messages
                 responded = True
@@ -178,6 +183,16 @@ class Consumer(BaseClient):
             elif time.monotonic() >= end or not queues:
                 return []
             slice_s = SLICE_S
+
+    async def unasked(self) -> list[Unasked]:
+        """Return the brokers that `receive` could not ask when it did last, and the groups that are away.
+
+        Raises:
+            WhimbrelError: no nameserver could be asked.
+        """
+        failed = [Unasked(name, str(error)) for name, error in sorted(self.unanswered.items())]
+        away = left_out(await self.session.cluster())
+        return [*failed, *(one for one in away if one.broker_name not in self.unanswered)]
 
     async def ack(self, message: ReceivedMessage) -> None:
         """Acknowledge a message; the group does not get it again.

@@ -21,6 +21,7 @@ from whimbrel.client.spans import ClientSpans
 from whimbrel.errors import Unavailable, WhimbrelError
 from whimbrel.model.message import Filter, PullResult, ReceivedMessage
 from whimbrel.model.route import Endpoint, Queue
+from whimbrel.model.unasked import Unasked, left_out
 from whimbrel.rpc.api import calls
 from whimbrel.rpc.api.calls import Outbound
 from whimbrel.rpc.api.convert import ClientSettings
@@ -37,7 +38,7 @@ class PullConsumer(BaseClient):
         queue = (await reader.queues("orders"))[0]
         result = await reader.pull(queue, await reader.offset(queue, "earliest"))
 
-    Public methods: start, close, queues, pull, stream, offset, committed, commit.
+    Public methods: start, close, queues, away, pull, stream, offset, committed, commit.
 
     Attributes:
         group: the group of `commit` and `committed`.
@@ -71,6 +72,14 @@ class PullConsumer(BaseClient):
         """
         self.topics.setdefault(topic)
         return (await self.session.route(topic)).readable()
+
+    async def away(self) -> list[Unasked]:
+        """Return the groups that no route names, since they are away; their queues are not in `queues`.
+
+        Raises:
+            WhimbrelError: no nameserver could be asked.
+        """
+        return left_out(await self.session.cluster())
 
     async def pull(
         self,

@@ -46,6 +46,7 @@ from whimbrel.model.message import (
 from whimbrel.model.retry import Customized, Exponential
 from whimbrel.model.route import Queue
 from whimbrel.model.topic import OrderedBy
+from whimbrel.model.unasked import Unasked
 
 __all__ = ["Admin", "Consumer", "Producer", "PullConsumer", "Transaction"]
 
@@ -237,6 +238,10 @@ class Consumer(Blocking):
         """Receive up to `count` messages; none after the waiting time."""
         return self.wait(self.consumer.receive(count, wait_s=wait_s, invisible_s=invisible_s))
 
+    def unasked(self) -> list[Unasked]:
+        """Return the brokers that `receive` could not ask when it did last, and the groups that are away."""
+        return self.wait(self.consumer.unasked())
+
     def ack(self, message: ReceivedMessage) -> None:
         """Acknowledge a message."""
         self.wait(self.consumer.ack(message))
@@ -285,6 +290,10 @@ class PullConsumer(Blocking):
         """See `whimbrel.client.PullConsumer`."""
         self.reader = pull.PullConsumer(endpoint, group, options=options)
         super().__init__(self.reader)
+
+    def away(self) -> list[Unasked]:
+        """Return the groups that no route names, since they are away."""
+        return self.wait(self.reader.away())
 
     def queues(self, topic: str) -> tuple[Queue, ...]:
         """Return the queues of a topic that may be read."""
@@ -392,13 +401,15 @@ class Admin(Blocking):
         """Remove a topic and its messages."""
         self.wait(self.admin.delete_topic(name))
 
-    def topics(self, *, include_system: bool = False) -> list[TopicConfig]:
-        """Return all topics by name."""
-        return self.wait(self.admin.topics(include_system=include_system))
+    def topics(
+        self, *, include_system: bool = False, unasked: list[Unasked] | None = None
+    ) -> list[TopicConfig]:
+        """Return all topics by name; `unasked` takes who could not be asked."""
+        return self.wait(self.admin.topics(include_system=include_system, unasked=unasked))
 
-    def describe_topic(self, name: str) -> list[TopicDescription]:
-        """Return the topic as each master holds it."""
-        return self.wait(self.admin.describe_topic(name))
+    def describe_topic(self, name: str, *, unasked: list[Unasked] | None = None) -> list[TopicDescription]:
+        """Return the topic as each master holds it; `unasked` takes who could not be asked."""
+        return self.wait(self.admin.describe_topic(name, unasked=unasked))
 
     def create_group(
         self,
@@ -450,13 +461,13 @@ class Admin(Blocking):
         """Remove a group, its offsets and leases."""
         self.wait(self.admin.delete_group(name))
 
-    def groups(self) -> list[GroupConfig]:
-        """Return all groups by name."""
-        return self.wait(self.admin.groups())
+    def groups(self, *, unasked: list[Unasked] | None = None) -> list[GroupConfig]:
+        """Return all groups by name; `unasked` takes who could not be asked."""
+        return self.wait(self.admin.groups(unasked=unasked))
 
-    def describe_group(self, name: str) -> list[GroupDescription]:
-        """Return the group as each master holds it."""
-        return self.wait(self.admin.describe_group(name))
+    def describe_group(self, name: str, *, unasked: list[Unasked] | None = None) -> list[GroupDescription]:
+        """Return the group as each master holds it; `unasked` takes who could not be asked."""
+        return self.wait(self.admin.describe_group(name, unasked=unasked))
 
     def reset_offsets(
         self, group: str, topic: str, *, to: str | int | float, queue_id: int | None = None
@@ -540,6 +551,10 @@ class Admin(Blocking):
             )
         )
 
+    def forget_member(self, name: str, broker_id: int) -> None:
+        """Have all nameservers let go of one broker of a group that never comes back."""
+        self.wait(self.admin.forget_member(name, broker_id))
+
     def forget_broker(self, name: str) -> dict[str, tuple[str, ...]]:
         """Have all masters let go of a broker that never comes back; return by master whose topics' message
         groups move."""
@@ -551,9 +566,14 @@ class Admin(Blocking):
         """Return each live broker's view of its log, or why it could not be asked."""
         return self.wait(self.admin.replication(brokers))
 
-    def dead_letters(self, group: str, *, with_bodies: bool = True) -> Iterator[DeadLetter]:
-        """Yield the dead letters of a group that were neither put back nor dropped."""
-        source = self.admin.dead_letters(group, with_bodies=with_bodies)
+    def dead_letters(
+        self, group: str, *, with_bodies: bool = True, unasked: list[Unasked] | None = None
+    ) -> Iterator[DeadLetter]:
+        """Yield the dead letters of a group that were neither put back nor dropped.
+
+        `unasked` takes who could not be asked.
+        """
+        source = self.admin.dead_letters(group, with_bodies=with_bodies, unasked=unasked)
 
         async def step() -> DeadLetter | None:
             return await anext(source, None)

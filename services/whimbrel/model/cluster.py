@@ -15,6 +15,8 @@ from whimbrel.model.route import Endpoint
 from whimbrel.model.topic import OrderedBy
 
 __all__ = [
+    "AbsentBroker",
+    "AbsentGroup",
     "BrokerStatus",
     "ClientStatus",
     "Cluster",
@@ -71,12 +73,46 @@ class BrokerStatus:
             raise Unavailable(f"the nameserver's address of {self.broker_name!r} is none: {error}") from None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AbsentBroker:
+    """A broker that had a place at a nameserver and is away; `member_id` 0 where nobody is elected."""
+
+    cluster: str
+    broker_name: str
+    broker_id: int
+    member_id: int = 0
+    since: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AbsentGroup:
+    """A broker group that was registered with a nameserver, and of which nobody is now.
+
+    Attributes:
+        topics: what it had, if that was asked for; None where those were too many to remember.
+    """
+
+    cluster: str
+    broker_name: str
+    renewed_at: float | None
+    topics: frozenset[str] | None = frozenset()
+
+
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """All live brokers; `settled` is False while a young nameserver may still miss some."""
+    """All live brokers; `settled` is False while a young nameserver may still miss some.
+
+    Attributes:
+        absent: who had a place and is away, as far as the nameserver remembers.
+        absent_groups: groups of which nobody is there; empty from a nameserver of an earlier version.
+        forgotten: names of groups that were let go of, and have not registered since.
+    """
 
     brokers: tuple[BrokerStatus, ...]
     settled: bool
+    absent: tuple[AbsentBroker, ...] = ()
+    absent_groups: tuple[AbsentGroup, ...] = ()
+    forgotten: frozenset[str] = frozenset()
 
     def masters(self) -> tuple[BrokerStatus, ...]:
         """Return the brokers of id 0 that are masters."""
@@ -266,6 +302,7 @@ class ReplicationStatus:
         lane: "on" where it uses the compiled lane, else "off, because ..."; from an earlier version that of
             the lane, or "".
         notes: what is worth knowing though nothing is wrong; for people.
+        known_ends: of a master: how far its slaves were known to hold its log, by id, since it has led.
         election: None where roles are configured.
     """
 
@@ -288,6 +325,7 @@ class ReplicationStatus:
     expected_slaves: int = 0
     lane: str = ""
     notes: tuple[str, ...] = ()
+    known_ends: Mapping[int, int] = field(default_factory=dict)
     election: ElectionStatus | None = None
 
 

@@ -4,11 +4,13 @@
     group         has a master; a group that slaves alone have registered has lost it
     master        answers, takes messages; its replicator lives; as many slaves are connected as are to be
     slave         answers; its replicator lives and is connected to the master's
+    who is not there   each voter of a group's record, each slave that is connected to its master, and each
+                  broker that the nameserver remembers, is registered
 
 An advice that a broker gives is a problem, too. **A slave that is merely behind is none**: it is told, and
 catches up. One that does not catch up is for an alert over time (`docs/alarms.md`), not for one look.
 
-A group of which no broker is registered is not known to exist, so nobody can miss it.
+A group of which no broker is registered is missed as long as a nameserver remembers it.
 """
 
 from collections.abc import Collection, Sequence
@@ -16,14 +18,22 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from whimbrel.errors import WhimbrelError
-from whimbrel.model.cluster import BrokerStatus, Cluster, ElectionStatus, ReplicationStatus
+from whimbrel.model.cluster import (
+    AbsentBroker,
+    BrokerStatus,
+    Cluster,
+    ElectionStatus,
+    ReplicationStatus,
+)
 from whimbrel.model.group_record import GroupRecord
+from whimbrel.model.unasked import since_text
 
 __all__ = [
     "NO_BROKER",
     "STEP_BYTES",
     "UNSETTLED",
     "Check",
+    "Missing",
     "View",
     "advice_without_master",
     "broker_checks",
@@ -31,6 +41,7 @@ __all__ = [
     "leads",
     "log_ends",
     "master_state",
+    "missing_brokers",
     "nameserver_check",
     "problem_of",
     "slave_lag",
@@ -68,31 +79,71 @@ class Check:
     note: str = ""
 
 
-def nameserver_check(address: str, answer: Cluster | WhimbrelError) -> Check:
+@dataclass(frozen=True, slots=True)
+class Missing:
+    """A broker that should be registered and is not.
+
+    Attributes:
+        who: it is, for people: `slave 1`, `member 3`, `master`.
+        broker_id: its id; a member's in a group that elects its leader.
+        state: in a few words.
+        advice: what is wrong and what to do, in one sentence.
+    """
+
+    broker_name: str
+    who: str
+    broker_id: int
+    state: str
+    advice: str
+
+
+def nameserver_check(
+    address: str, answer: Cluster | WhimbrelError, others: Collection[BrokerStatus] = ()
+) -> Check:
     """Return the check of one nameserver.
 
     Args:
         address: `host:port`.
         answer: the brokers that it knows, or why it could not be asked.
+        others: brokers that the other nameservers know.
     """
     component = f"nameserver {address}"
     if isinstance(answer, WhimbrelError):
         return Check(component, False, "no answer", str(answer))
     if not answer.settled:
         return Check(component, False, "not settled", UNSETTLED)
+    known = set(map(place, answer.brokers))
+    lacking = sorted(
+        {label(one.broker_name, one.role, one.broker_id) for one in others if place(one) not in known}
+    )
+    if lacking:
+        return Check(
+            component,
+            False,
+            f"does not know {', '.join(lacking)}",
+            f"another nameserver knows {', '.join(lacking)}: is this one among that broker's nameservers, and"
+            " reached from there? Who asks here is told nothing of it",
+        )
     count = len(answer.brokers)
     return Check(component, True, f"settled, knows {count} broker{'' if count == 1 else 's'}")
 
 
-def broker_checks(brokers: Sequence[BrokerStatus], views: Sequence[View]) -> list[Check]:
-    """Return the checks of all groups: those without a master first, then each broker.
+def broker_checks(
+    brokers: Sequence[BrokerStatus], views: Sequence[View], absent: Sequence[AbsentBroker] = ()
+) -> list[Check]:
+    """Return the checks of all groups: those without a master first, then each broker, then who is missing.
 
     Args:
         brokers: as a nameserver knows them.
         views: what each of them says of itself.
+        absent: who is away, as far as the nameserver remembers.
     """
+    missing = [
+        Check(f"{one.broker_name} {one.who}", False, one.state, one.advice)
+        for one in missing_brokers(brokers, views, absent)
+    ]
     if not brokers:
-        return [Check("brokers", False, "none", NO_BROKER)]
+        return [Check("brokers", False, "none", NO_BROKER), *missing]
     ends = log_ends(views)
     checks = [
         Check(f"{name} master", False, "missing", advice_without_master(slaves))
@@ -107,7 +158,103 @@ def broker_checks(brokers: Sequence[BrokerStatus], views: Sequence[View]) -> lis
             checks += master_checks(view)
         else:
             checks += slave_checks(view, ends.get(view.broker_name))
-    return checks
+    return checks + missing
+
+
+def missing_brokers(
+    brokers: Sequence[BrokerStatus], views: Sequence[View], absent: Sequence[AbsentBroker] = ()
+) -> list[Missing]:
+    """Return who should be registered and is not, by name and id.
+
+    In a group that elects its leader its voters should be, as its record has them: who has left for good
+    votes no longer. In another one the slaves that are connected to the master, and those that the nameserver
+    remembers. A master that slaves alone are left of is `groups_without_master`'s.
+
+    Args:
+        brokers: as a nameserver knows them.
+        views: what each of them says of itself.
+        absent: who is away, as far as the nameserver remembers.
+    """
+    there = set(map(place, brokers))
+    since = {(one.broker_name, one.member_id or one.broker_id): one.since for one in absent}
+    records = newest_records(views)
+    found: dict[tuple[str, int], Missing] = {}
+    for name, record in records.items():
+        for member, _ in record.voters:
+            found[name, member] = missing_member(name, member, since.get((name, member)))
+    for view in views:
+        if not isinstance(view, tuple) and view.role == "master" and view.broker_name not in records:
+            for slave in view.slaves:
+                if slave.broker_id and not slave.uncounted:
+                    key = view.broker_name, slave.broker_id
+                    found[key] = missing_slave(*key, since.get(key), connected=True)
+    left = {one.broker_name for one in brokers}
+    for one in absent:
+        key = one.broker_name, one.member_id or one.broker_id
+        if one.broker_name in records or key in found:
+            continue
+        if one.member_id:
+            found[key] = missing_member(*key, one.since)
+        elif one.broker_id:
+            found[key] = missing_slave(*key, one.since, connected=False)
+        elif one.broker_name not in left:
+            found[key] = missing_master(one.broker_name, one.since)
+    return [found[key] for key in sorted(found) if key not in there]
+
+
+def missing_member(name: str, member: int, since: float | None) -> Missing:
+    """Return that a member of a group which elects its leader is missing."""
+    return Missing(
+        name,
+        f"member {member}",
+        member,
+        f"not registered{since_text(since)}",
+        f"member {member} is to be there, and its broker is not registered{since_text(since)}: start it and"
+        f" its replicator; if it never comes back, `whimbrel replication voters {name} --set IDS` without it",
+    )
+
+
+def missing_slave(name: str, broker_id: int, since: float | None, *, connected: bool) -> Missing:
+    """Return that a slave is missing; `connected`: its replicator is."""
+    how = ", while its replicator is connected to the master's" if connected else ""
+    last = "" if connected else f"; if it never comes back, `whimbrel broker forget {name} --id {broker_id}`"
+    return Missing(
+        name,
+        f"slave {broker_id}",
+        broker_id,
+        f"not registered{since_text(since)}",
+        f"the broker of slave {broker_id} is not registered{since_text(since)}{how}: nobody can read from it,"
+        f" and it can't take over; start it{last}",
+    )
+
+
+def missing_master(name: str, since: float | None) -> Missing:
+    """Return that a master is missing, and all of its slaves."""
+    return Missing(
+        name,
+        "master",
+        0,
+        f"not registered{since_text(since)}",
+        f"no broker of {name} is registered{since_text(since)}: what it holds can be"
+        " neither read nor written; start its broker and replicator; if it never comes back,"
+        f" `whimbrel broker forget {name}`",
+    )
+
+
+def newest_records(views: Sequence[View]) -> dict[str, GroupRecord]:
+    """Return the newest record of each group that elects its leader, as its members know it."""
+    newest: dict[str, GroupRecord] = {}
+    for view in views:
+        if not isinstance(view, tuple) and view.election is not None and view.election.record is not None:
+            known = newest.get(view.broker_name)
+            if known is None or known.epoch < view.election.record.epoch:
+                newest[view.broker_name] = view.election.record
+    return newest
+
+
+def place(broker: BrokerStatus) -> tuple[str, int]:
+    """Return what tells a broker from others: its name, and its id as a member or as a slave."""
+    return broker.broker_name, broker.member_id or broker.broker_id
 
 
 def master_checks(view: ReplicationStatus) -> list[Check]:
@@ -206,12 +353,7 @@ def numbers(members: Collection[int]) -> str:
 
 def leads(views: Sequence[View]) -> list[str]:
     """Return a sentence for each group that elects its leader: who leads, since when, why, and who votes."""
-    newest: dict[str, GroupRecord] = {}
-    for view in views:
-        if not isinstance(view, tuple) and view.election is not None and view.election.record is not None:
-            known = newest.get(view.broker_name)
-            if known is None or known.epoch < view.election.record.epoch:
-                newest[view.broker_name] = view.election.record
+    newest = newest_records(views)
     return [f"{name}: {leading(record)}" for name, record in sorted(newest.items())]
 
 

@@ -20,6 +20,7 @@ from collections.abc import Callable, Collection
 from whimbrel.deferred import Deferred
 from whimbrel.errors import BadRequest, Refused, Throttled
 from whimbrel.model.limits import TOPICS_MAX
+from whimbrel.model.names import check_broker_name
 from whimbrel.model.registration import check_broker, check_log, check_queue_counts, check_topic_name
 from whimbrel.model.route import WILDCARD_HOSTS, Endpoint, check_host
 from whimbrel.model.topic import MessageType
@@ -97,6 +98,7 @@ class RegistryService:
                 BidiMethod("Session", registry_pb.SessionRequest, self.open_session),
                 UnaryMethod("DescribeCluster", registry_pb.DescribeClusterRequest, self.describe_cluster),
                 UnaryMethod("AskProducer", registry_pb.AskProducerRequest, sessions.ask_producer),
+                UnaryMethod("ForgetBroker", registry_pb.ForgetBrokerRequest, self.forget_broker),
             ),
         )
 
@@ -119,6 +121,7 @@ class RegistryService:
                 "%s did not renew for %.1f s and is removed", label(live.broker), now - live.renewed_at
             )
             self.expired += 1
+            self.registry.miss(session, now, in_order=False)
             self.end(self.streams[session], f"no renewal came for {self.registry.lease_s:g} s")
         if self.sharing_stale:
             self.sharing_stale = False
@@ -153,6 +156,7 @@ class RegistryService:
         self.sharing_stale = True
         name = live.broker.name
         wiped = name in registry.wiped
+        registry.miss(stream, self.now(), in_order=stream.left)
         if registry.leave(stream) if stream.left else registry.lose(stream, self.now()):
             self.notify_group(name)
         if wiped and name not in registry.wiped:
@@ -244,13 +248,32 @@ class RegistryService:
 
         def then(meanings: Meanings) -> None:
             access = access_of([host], peer=peer, own=self.own(), meanings=meanings)
-            deferred.complete(self.cluster(access))
+            deferred.complete(self.cluster(access, absent_topics=request.absent_topics))
 
         self.resolver.when_known([host], then)
         return deferred
 
-    def cluster(self, access: Access) -> registry_pb.DescribeClusterResponse:
-        """Return the live brokers, with addresses that the tool can dial."""
+    def forget_broker(
+        self, call: Call, request: registry_pb.ForgetBrokerRequest
+    ) -> registry_pb.ForgetBrokerResponse:
+        """Let go of a broker name, or one broker of it, that never comes back.
+
+        Raises:
+            BadRequest: a member of it is registered, and it is all of it that is meant; or that is no name.
+        """
+        try:
+            check_broker_name("broker_name", request.broker_name)
+        except ValueError as error:
+            raise BadRequest(str(error)) from None
+        only = request.id if request.HasField("id") else None
+        known = only is None and self.registry.forget_absent(request.broker_name)
+        absent = self.registry.absences.forget(request.broker_name, only)
+        if known or absent:
+            logger.info("%s is let go of: %d brokers of it were away", request.broker_name, absent)
+        return registry_pb.ForgetBrokerResponse(absent=absent, known=known)
+
+    def cluster(self, access: Access, *, absent_topics: bool) -> registry_pb.DescribeClusterResponse:
+        """Return the live brokers, with addresses that the tool can dial, and who is away."""
         own, now, wall = self.own(), self.now(), self.wall()
         response = registry_pb.DescribeClusterResponse(settled=self.registry.settled(now))
         for live in self.registry.brokers():
@@ -272,6 +295,24 @@ class RegistryService:
                 member_id=broker.member_id,
             )
             described.renewed_at.seconds, described.renewed_at.nanos = seconds, nanos
+        for absence in self.registry.absences.now_away(now):
+            away = response.absent.add(
+                cluster=absence.broker.cluster,
+                broker_name=absence.broker.name,
+                broker_id=absence.broker.id,
+                member_id=absence.broker.member_id,
+            )
+            away.since.seconds, away.since.nanos = split(wall - (now - absence.since))
+        for group in self.registry.absent.values():
+            told = response.absent_groups.add(
+                cluster=group.cluster,
+                broker_name=group.name,
+                topics=sorted(group.topics or ()) if absent_topics else (),
+                topics_unknown=group.topics is None,
+            )
+            seconds, nanos = split(wall - (now - group.renewed_at))
+            told.renewed_at.seconds, told.renewed_at.nanos = seconds, nanos
+        response.forgotten.extend(self.registry.forgotten)
         return response
 
 

@@ -185,6 +185,8 @@ class Follower:
                 raise ConnectionClosed("the master has another address now")
             if self.sock is not None and self.promises is not None and self.leader != self.page.elected:
                 raise ConnectionClosed("another leader is named now")
+            if self.sock is not None and self.other_file_size:
+                self.refuse_file_size()
             if self.sock is not None and self.page.ha_dialect != self.dialect:
                 raise ConnectionClosed("the broker beside wants another dialect now")
             if self.core is not None:
@@ -206,18 +208,37 @@ class Follower:
             self.ring_due, self.rung_at = False, now
             self.loop.ring_broker()
 
+    @property
+    def other_file_size(self) -> bool:
+        """Whether the master's log has files of another size, as far as that is told."""
+        return self.page.leader_file_size not in (0, self.log.file_size)
+
+    def refuse_file_size(self) -> None:
+        """Follow no master whose log has files of another size: its blanks would stand within our files.
+
+        Raises:
+            RemoteProtocolError: always.
+        """
+        theirs, log = self.page.leader_file_size, self.log
+        raise RemoteProtocolError(
+            f"its log has files of {theirs} bytes, ours of {log.file_size}: move this store away, and begin"
+            f" with an empty one and --commitlog-file-size {theirs}"
+        )
+
     def before_removal(self, begin: int) -> int:
         """Return below which offset retention may remove files (spec R20, R21).
 
-        What the leader keeps stays here as well: it stores what still waits again before it removes a file,
-        and who leads next needs one or the other. Where members are elected, nothing goes before the leader
-        has said where its log begins; nor what is not committed: that may still be cut, and a log that begins
-        behind where it is to be cut follows nobody.
+        What the leader keeps stays here as well (`broker/cluster/kept_log.py`): it stores what still waits
+        again before it removes a file, and who leads next needs one or the other. Nothing goes before the
+        leader has said where its log begins. Nor does what is not committed, where a majority commits: that
+        may still be cut, and a log that begins behind where it is to be cut follows nobody.
         """
-        kept = self.page.leader_begin
-        if self.promises is None:
-            return min(begin, kept or begin)
-        return min(begin, kept, max(self.page.heard_commit, self.page.confirmed))
+        page = self.page
+        told = page.leader_begin > 0
+        if not told and self.promises is None and self.options.master_ha:
+            return begin
+        committed = max(page.heard_commit, page.confirmed) if page.ha_dialect == DIALECT else begin
+        return min(begin, page.leader_begin - 1 if told else 0, committed)
 
     def empty(self, promises: Promises) -> None:
         """Have the seat say that the store is to be emptied; the role does it.
@@ -388,7 +409,7 @@ class Follower:
         if address != self.address:
             self.address, self.attempts = address, 0
             self.backoff.reset()
-        if not self.may_connect() or not address:
+        if not self.may_connect() or not address or self.other_file_size:
             self.backoff.retry_at = now + WAKE_POLL_S
             return
         try:

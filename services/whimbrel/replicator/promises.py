@@ -40,11 +40,12 @@ from pathlib import Path
 from typing import Final
 
 from whimbrel.errors import StoreError, WhimbrelError
-from whimbrel.ha.epochs import Epochs
+from whimbrel.ha.epochs import Epochs, reached
 from whimbrel.machine import Machine, Worker
 from whimbrel.store.cut import list_cuts
 from whimbrel.store.divergence import CUT_KEEP_BYTES, cut_aside, finish_cut
 from whimbrel.store.emptying import emptied, empty_store, to_be_emptied
+from whimbrel.store.epoch_file import EpochFile
 from whimbrel.store.offline_vote import own_seat
 from whimbrel.store.recovery_marks import MARK_BYTES, MARK_INTERVAL_S
 from whimbrel.store.seat_file import (
@@ -109,7 +110,7 @@ class Promises:
         self.marked_at = machine.monotonic()
         self.mark: Seat | None = None  # that the thread is to write, or writes
         self.marker: Worker | None = None
-        self.file = SeatFile(root, machine.files)
+        self.file, self.epochs = SeatFile(root, machine.files), EpochFile(root, machine.files)
         seat = own_seat(self.file, machine)
         if seat is None:
             seat = Seat(uuid=draw_uuid(machine.random_bytes), member=member)
@@ -166,15 +167,20 @@ class Promises:
             StoreError: the disk refuses.
         """
         seat, flush = self.seat, self.weakest_flush()
-        votes = may_vote(seat, end=end, boot=self.boot, clean=clean, flush=flush, doubtful=doubtful)
+        epoch = self.epoch_at(seat.acknowledged)
+        votes = may_vote(
+            seat, end=end, epoch=epoch, boot=self.boot, clean=clean, flush=flush, doubtful=doubtful
+        )
         if seat.votes and not votes:
             logger.warning(
                 "this member may have lost what it acknowledged: its log ends at %d, %d were known to be on"
-                " disk, it had acknowledged %d or more, flush was %s; it does not vote until it has all that"
-                " is committed",
+                " disk, it had acknowledged %d or more, to epoch %d, where its list of epochs has %d, flush"
+                " was %s; it does not vote until it has all that is committed",
                 end,
                 seat.floor,
                 seat.acknowledged,
+                seat.acknowledged_epoch,
+                epoch,
                 seat.flush or flush,
             )
         # The whole log is on disk now: what may be lost from here on is a question of the modes of now.
@@ -213,7 +219,7 @@ class Promises:
             return
         if now - self.marked_at >= MARK_INTERVAL_S or settled - seat.acknowledged >= MARK_BYTES:
             self.marked_at = now
-            self.mark = self.seat = replace(seat, acknowledged=settled)
+            self.mark = self.seat = self.with_bound(seat, settled)
             self.marker = self.marker or self.machine.worker("seat", self.write_mark)
             self.marker.wake()
 
@@ -235,7 +241,19 @@ class Promises:
             StoreError: the disk refuses.
         """
         if end > self.seat.acknowledged and self.outlasts(end):
-            self.save(replace(self.seat, acknowledged=end))
+            self.save(self.with_bound(self.seat, end))
+
+    def with_bound(self, seat: Seat, acknowledged: int) -> Seat:
+        """Return a seat that has acknowledged as much."""
+        return replace(seat, acknowledged=acknowledged, acknowledged_epoch=self.epoch_at(acknowledged))
+
+    def epoch_at(self, offset: int) -> int:
+        """Return the epoch of the byte before an offset, as the list of epochs says; 0 where it does not."""
+        try:
+            known = reached(self.epochs.load(), offset - 1)
+        except StoreError:
+            return 0  # whoever follows or leads by the list says so
+        return known[-1][0] if known else 0
 
     def outlasts(self, offset: int) -> bool:
         """Return whether a log that has lost nothing ends there or behind it, after each start.
@@ -290,7 +308,7 @@ class Promises:
         if waived:
             settled = self.page.dispatched
             acknowledged = settled if settled <= flushed and self.outlasts(settled) else 0
-            seat = replace(seat, votes=True, floor=0, acknowledged=acknowledged)
+            seat = self.with_bound(replace(seat, votes=True, floor=0), acknowledged)
         self.save(seat)
         self.page.seat_group = group
 
@@ -300,7 +318,7 @@ class Promises:
         Raises:
             StoreError: the disk refuses.
         """
-        self.save(replace(self.seat, votes=True, floor=0, acknowledged=commit))
+        self.save(self.with_bound(replace(self.seat, votes=True, floor=0), commit))
         self.page.votes = 1
         logger.info("this member holds all that is committed: it votes again")
 

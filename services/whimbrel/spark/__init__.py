@@ -7,6 +7,7 @@
     named_queues.py    whether queues and positions that a person names are there  pure
     planning.py        from positions to batches, tasks and splits                 pure
     push_down.py       filters that restrict what is read                          pure
+    local_paths.py     folders of this machine, and what looks like one            pure
     backend.py         the interface of what records are read from, implemented by
     broker_backend.py  running brokers, which brokers.py asks,
     store_backend.py   store directories, with queue_files.py,

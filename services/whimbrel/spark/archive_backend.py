@@ -15,7 +15,7 @@ import itertools
 import logging
 import math
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,7 @@ from whimbrel.errors import CorruptRecord
 from whimbrel.spark.archiving.folder import ArchiveError, Folder
 from whimbrel.spark.archiving.manifests import ManifestEntry
 from whimbrel.spark.archiving.properties import filled
-from whimbrel.spark.backend import Backend, ReadRequest
+from whimbrel.spark.backend import ON_CORRUPT_HINT, Backend, ReadRequest
 from whimbrel.spark.offsets import Key, Positions
 from whimbrel.spark.options import SourceOptions
 from whimbrel.spark.planning import SLACK, DataLoss, Extent, NotThere, OffsetRange, fill_tasks, task_count
@@ -37,6 +37,7 @@ from whimbrel.spark.push_down import ALL, PushDown, Range
 from whimbrel.store.codec import COMPRESSED, CRC_MASK
 from whimbrel.store.columns import BATCH_BYTES_MAX, BATCH_ROWS_MAX, schema_of
 from whimbrel.store.columns.bodies import inflate
+from whimbrel.store.columns.decoder import INFLATED
 from whimbrel.store.columns.kinds import kinds
 from whimbrel.store.columns.records import Mask
 from whimbrel.store.columns.schema import HEADER, LOG_APPEND_TIME
@@ -51,6 +52,7 @@ TASK_BYTES = 128 * 1024 * 1024  # of Parquet files: several times that much of a
 MADE_OF: dict[str, tuple[str, ...]] = {
     "topic": (),
     "crcOk": ("body", "bodyCrc"),
+    "bodyOk": ("body", "bodyCrc", "sysFlag", "physicalOffset"),
     "propertiesText": ("propertiesText", "properties"),
     "key": ("keys",),
     "value": ("body",),
@@ -91,7 +93,14 @@ class ArchiveBackend(Backend):
     entries: tuple[ManifestEntry, ...]
 
     @classmethod
-    def describe(cls, options: SourceOptions, *, first_contact: bool = False) -> "ArchiveBackend":
+    def describe(
+        cls,
+        options: SourceOptions,
+        *,
+        first_contact: bool = False,
+        whole: bool = True,
+        known: Collection[str] = (),
+    ) -> "ArchiveBackend":
         """Read the manifests.
 
         Raises:
@@ -247,7 +256,7 @@ class FileSplitReader:
         }
         self.path = task.root / split.path
         self.schema = schema_of(task.columns, raw_properties=task.options.properties == "raw")
-        self.decompresses = task.options.decompress and not {"body", "value"}.isdisjoint(task.columns)
+        self.decompresses = task.options.decompress and not INFLATED.isdisjoint(task.columns)
 
     def needed(self, names: Sequence[str]) -> list[str]:
         """Return the columns of the file that are read; `names` are those that it has."""
@@ -311,7 +320,7 @@ class FileSplitReader:
             taken, bodies, good, opaque = self.decompress(batch)
             rows, batch = batch.slice(0, taken), batch.slice(taken)
             matches: Any = None
-            if self.options.verify_crc or "crcOk" in self.columns:
+            if self.options.verify_crc or not {"crcOk", "bodyOk"}.isdisjoint(self.columns):
                 matches = crc_matches(rows)
             if self.options.verify_crc and not matches.all():
                 for row in np.flatnonzero(~matches).tolist():
@@ -319,7 +328,9 @@ class FileSplitReader:
                         self.report_corrupt(rows, row, "its body does not match its CRC")
                 if self.options.on_corrupt == "skip":
                     good &= matches
-            made = [self.column(name, rows, bodies, matches) for name in self.columns]
+            whole = None if matches is None else matches & ~np.isin(np.arange(taken), list(opaque))
+            marks = {"crcOk": matches, "bodyOk": whole}
+            made = [self.column(name, rows, bodies, marks) for name in self.columns]
             result = pa.RecordBatch.from_arrays(made, schema=self.schema)
             result = result if good.all() else result.filter(pa.array(good))
             if result.num_rows:
@@ -366,10 +377,12 @@ class FileSplitReader:
         """Raise CorruptRecord or log a warning about a corrupt body, as the options say."""
         place = batch.column("physicalOffset")[row].as_py()
         if self.options.on_corrupt == "fail":
-            raise CorruptRecord(f"the record at {place}: {what}")
+            raise CorruptRecord(f"{self.path}: the record at {place}: {what}; {ON_CORRUPT_HINT}")
         logger.warning("%s: the record at %d: %s", self.path, place, what)
 
-    def column(self, name: str, rows: pa.RecordBatch, bodies: pa.Array | None, matches: Any) -> pa.Array:
+    def column(
+        self, name: str, rows: pa.RecordBatch, bodies: pa.Array | None, marks: Mapping[str, Any]
+    ) -> pa.Array:
         """Return a column of the query."""
         count = rows.num_rows
         kind = self.schema.field(name).type
@@ -379,8 +392,8 @@ class FileSplitReader:
             return pa.repeat(pa.scalar(self.split.topic, pa.string()), count)
         if name == "timestampType":
             return pa.array(np.full(count, LOG_APPEND_TIME, np.int32))
-        if name == "crcOk":
-            return pa.array(matches)
+        if name in marks:
+            return pa.array(marks[name])
         if name == "propertiesText" or (name == "properties" and self.options.properties == "raw"):
             return filled(rows.column("propertiesText"), rows.column("properties"))
         if name == "type":

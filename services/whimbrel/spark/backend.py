@@ -8,8 +8,9 @@ they stand later describes them again. It stays on the driver; only its tasks tr
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import ClassVar, Protocol, Self
 
 import pyarrow as pa
@@ -19,8 +20,12 @@ from whimbrel.spark.options import SourceOptions
 from whimbrel.spark.planning import Extent, OffsetRange
 from whimbrel.spark.push_down import UNRESTRICTED, PushDown
 
-__all__ = ["Backend", "ReadRequest", "ReadTask", "merge_small_batches"]
+__all__ = ["ON_CORRUPT_HINT", "Backend", "ReadRequest", "ReadTask", "merge_small_batches"]
 
+ON_CORRUPT_HINT = (
+    "onCorrupt=flag keeps records of bad bodies, with bodyOk=false, onCorrupt=skip leaves out what is"
+    " damaged, and decompress=false reads bodies as they are stored"
+)
 MERGED_ROWS = 4_000  # with so many rows a batch is not small,
 MERGED_BYTES = 4 * 1024 * 1024  # nor with so many bytes
 
@@ -83,24 +88,35 @@ class Backend(ABC):
             pushed down.
         shows_empty_queues: it knows queues that never had a message.
         extents: where the queues that are read stand; empty where records are read by their place in the log.
-        unreachable: brokers that did not answer; their queues are not in `extents`.
+        away: what can't be known now, by broker name, and why: queues of these brokers are not in
+            `extents`, or end there where a slave knows them to.
     """
 
     has_physical_offsets: ClassVar[bool]
     shows_empty_queues: ClassVar[bool]
     extents: Mapping[Key, Extent]
-    unreachable: frozenset[str] = frozenset()
+    away: Mapping[str, str] = MappingProxyType({})
 
     @classmethod
     @abstractmethod
-    def describe(cls, options: SourceOptions, *, first_contact: bool = False) -> Self:
+    def describe(
+        cls,
+        options: SourceOptions,
+        *,
+        first_contact: bool = False,
+        whole: bool = True,
+        known: Collection[str] = (),
+    ) -> Self:
         """Return how the queues stand now.
 
         Args:
             options: of the query.
             first_contact: a query begins: who does not answer in seconds is taken for a wrong address.
+            whole: nothing may be left out, unless the options allow it; otherwise `away` tells what is.
+            known: brokers that had some of what is read: one that is not registered is away.
 
         Raises:
+            Incomplete: `whole`, and something can't be asked for.
             NotThere: a topic that is named is not there.
         """
 

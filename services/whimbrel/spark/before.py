@@ -4,6 +4,7 @@ Sources, targets and folders are looked at as the job will do; errors are those 
 of Spark is imported. Under Spark Connect nothing is checked: the server may see other files and brokers.
 """
 
+import logging
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -15,6 +16,7 @@ from whimbrel.rpc.client.channel import open_channel
 from whimbrel.spark.archive_backend import ArchiveBackend
 from whimbrel.spark.backend import Backend
 from whimbrel.spark.broker_backend import BrokerBackend
+from whimbrel.spark.brokers import away_text
 from whimbrel.spark.masters import Masters
 from whimbrel.spark.options import Place, parse
 from whimbrel.spark.reporting import JobError
@@ -28,23 +30,28 @@ BACKENDS: Mapping[Place, type[Backend]] = {
     "store": StoreBackend,
     "archive": ArchiveBackend,
 }
+logger = logging.getLogger(__name__)
+
 CALL_S = 10.0  # of a small call to a broker
 GLOB = "*?[{"
 NOBODY = SourceQueue("nobody", "nothing", 0)  # a source to ask about: whether a broker accepts replays at all
 
 
-def check_source(given: Mapping[str, str], *, streaming: bool = False) -> None:
+def check_source(given: Mapping[str, str], *, streaming: bool = False, whole: bool = True) -> None:
     """Raise what reading would raise: an option is wrong, nobody answers, or what is named is not there.
 
     Args:
         given: options of `format("whimbrel")`.
         streaming: a stream reads it.
+        whole: it ends, so that nothing may be left out.
     """
     options = parse(given, streaming=streaming)
     if options.place == "store" and options.subscription is None:
         check_store(Path(options.store))  # its end is looked for when it is read, which can take a while
         return
-    BACKENDS[options.place].describe(options, first_contact=True)
+    away = BACKENDS[options.place].describe(options, first_contact=True, whole=whole).away
+    if away:
+        logger.warning("not all there is can be asked for: %s", away_text(away))
 
 
 def check_target(servers: Sequence[str], topic: str) -> None:

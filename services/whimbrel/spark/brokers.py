@@ -1,10 +1,16 @@
 """Asks brokers where their queues stand, with retries.
 
-A nameserver knows the brokers; each broker group is asked once, its members in the order that `readFrom`
-gives. A group of which no member answers is left out: its queues stay where they are, and are asked for again
-the next time. If no group answers, that is an error, after as many tries as the options say; when a query
-begins, at the latest after FIRST_CONTACT_S for each nameserver: somebody waits for it, and the address may be
-wrong.
+A nameserver knows the brokers, and which groups were there and are absent. Each group's master is asked
+where its queues end: what is confirmed is confirmed by it, and a slave may lag. Without a master's answer the
+slaves say as far as they know.
+
+    away    by group: it is absent and had something that is read; no member answers; its master does not
+
+Who reads everything (a batch, an AvailableNow query, a job) gets an error that names those who are away,
+after as many tries as the options say, or with `allowPartial` what is there and who is away, to be told. A
+stream goes on: the queues of who is away stay where they are, and are asked for again the next time. If no
+group answers, that is an error in any case; when a query begins, at the latest after FIRST_CONTACT_S for each
+nameserver: somebody waits for it, and the address may be wrong.
 
 An exception that leaves a stream reader ends its query, so retrying is done here.
 """
@@ -12,11 +18,13 @@ An exception that leaves a stream reader ends its query, so retrying is done her
 import logging
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Literal, TypeVar
 
-from whimbrel.errors import NotSupported, WhimbrelError
-from whimbrel.model.cluster import BrokerStatus
+from whimbrel.errors import NotSupported, Unavailable, WhimbrelError
+from whimbrel.model.cluster import AbsentGroup, BrokerStatus, Cluster
 from whimbrel.model.route import Endpoint, Queue
 from whimbrel.model.wire import CLIENT_ID_HEADER, LANGUAGE_HEADER, PROTOCOL_HEADER, PROTOCOL_V2
 from whimbrel.rpc.api import bulk_calls
@@ -26,9 +34,9 @@ from whimbrel.rpc.client.channel import open_channel
 from whimbrel.spark import nameservers
 from whimbrel.spark.offsets import Key, Positions
 from whimbrel.spark.options import SourceOptions, parse
-from whimbrel.spark.planning import Extent, NotThere
+from whimbrel.spark.planning import Extent, Incomplete, NotThere
 
-__all__ = ["HEADERS", "BrokerAddresses", "Brokers", "NoBroker", "queue_of"]
+__all__ = ["HEADERS", "BrokerAddresses", "Brokers", "NoBroker", "QueuesSeen", "away_text", "queue_of"]
 
 logger = logging.getLogger(__name__)
 
@@ -38,10 +46,26 @@ BrokerAddresses = dict[str, tuple[str, ...]]  # by broker name: its members, in 
 HEADERS = ((CLIENT_ID_HEADER, "spark"), (LANGUAGE_HEADER, "PYTHON"), (PROTOCOL_HEADER, PROTOCOL_V2))
 FIRST_CONTACT_S = 3.0  # of trying, for each nameserver: as long as all tries take that are refused at once
 RECORD_BYTES = 1024.0  # of a broker that has none yet
+UNKNOWN = "some brokers"  # stands for those that a nameserver may not know yet
 
 
 class NoBroker(RuntimeError):
     """No broker could be asked."""
+
+
+@dataclass(frozen=True, slots=True)
+class QueuesSeen:
+    """Where queues stand.
+
+    Attributes:
+        extents: of the brokers that answer.
+        addresses: where each broker is asked.
+        away: by broker name, why what it has is not known whole; under UNKNOWN, why brokers may be missing.
+    """
+
+    extents: dict[Key, Extent]
+    addresses: BrokerAddresses
+    away: dict[str, str]
 
 
 class Brokers:
@@ -56,40 +80,108 @@ class Brokers:
         """Return the brokers of some nameservers, for calls that are about no topic in particular."""
         return cls(parse({"servers": servers, "subscribePattern": ".*"}))
 
-    def extents(self, *, first_contact: bool) -> tuple[dict[Key, Extent], BrokerAddresses, frozenset[str]]:
-        """Return where the queues stand now of the brokers that answer, where each broker is asked, and which
-        brokers did not answer.
+    def extents(self, *, first_contact: bool, whole: bool = True, known: Collection[str] = ()) -> QueuesSeen:
+        """Return where the queues stand now.
+
+        Args:
+            first_contact: a query begins.
+            whole: nothing may be left out, unless the options allow it.
+            known: brokers that had some of what is read: one that is not registered is away.
 
         Raises:
             NoBroker: no broker answered, after all tries.
+            Incomplete: `whole`, and some broker can't be asked, after all tries.
             NotThere: no broker has a topic that is named.
         """
         within_s = FIRST_CONTACT_S * len(self.options.servers) if first_contact else math.inf
-        return self.retried("looking at the cluster", self.extents_once, within_s=within_s)
+        partial: list[QueuesSeen] = []  # the newest one; empty when the newest try failed
 
-    def extents_once(self) -> tuple[dict[Key, Extent], BrokerAddresses, frozenset[str]]:
+        def look() -> QueuesSeen:
+            partial.clear()
+            seen = self.extents_once(known)
+            if seen.away if whole else first_contact and UNKNOWN in seen.away:
+                partial.append(seen)
+                raise Unavailable(away_text(seen.away))
+            return seen
+
+        try:
+            return self.retried("looking at the cluster", look, within_s=within_s)
+        except NoBroker:
+            if not partial:
+                raise
+        (seen,) = partial
+        if not self.options.allow_partial:
+            raise incomplete(seen.away)
+        return seen
+
+    def extents_once(self, known: Collection[str] = ()) -> QueuesSeen:
         """Do the same without retrying."""
-        addresses = self.addresses()
-        extents: dict[Key, Extent] = {}
-        unreachable, topics_seen = [], set()
+        cluster = self.cluster()
+        groups = grouped(cluster.brokers)
+        away = self.absent(cluster, known)
+        seen = QueuesSeen({}, {name: self.order(members) for name, members in groups.items()}, away)
+        answered, topics_seen = 0, set()
         failure: WhimbrelError | None = None
-        for name, members in addresses.items():
+        for name, members in groups.items():
             try:
-                queues = self.describe_queues(members)
+                queues, trouble = self.queues_of(members)
             except WhimbrelError as error:
-                unreachable.append(name)
+                away[name] = f"no member of it answers: {error}"
                 failure = error
-                logger.warning("broker %s does not answer, its queues wait: %s", name, error)
                 continue
-            for topic in self.subscribed(queues.topics):
+            answered += 1
+            topics = self.subscribed(queues.topics)
+            if trouble and topics:
+                away[name] = trouble
+            for topic in topics:
                 topics_seen.add(topic.name)
-                extents |= self.extents_of_topic(topic, queues)
-        if failure is not None and len(unreachable) == len(addresses):
+                seen.extents.update(self.extents_of_topic(topic, queues))
+        if failure is not None and not answered:
             raise failure
         missing = [name for name in self.subscription.named if name not in topics_seen]
-        if missing and not unreachable:
+        if missing and not away:
             raise NotThere(f"no broker has the topic {', '.join(missing)}; `whimbrel topic list` shows them")
-        return extents, addresses, frozenset(unreachable)
+        return seen
+
+    def queues_of(self, members: Sequence[BrokerStatus]) -> tuple[BrokerQueues, str]:
+        """Return a group's queues as its master knows them, and why it could not be asked; "" when it was.
+
+        Raises:
+            WhimbrelError: no member answers, or there is none of the kind that `readFrom` names.
+        """
+        order = self.order(members)
+        masters = ordered(members, "master")
+        try:
+            queues, trouble = self.describe_queues(masters if order else ()), ""
+        except WhimbrelError as error:
+            why = str(error) if masters else "none is registered"
+            slaves = tuple(address for address in order if address not in masters)
+            if not slaves:
+                raise
+            queues, trouble = (
+                self.describe_queues(slaves),
+                f"its master does not answer ({why}): slaves may lag",
+            )
+        return queues, trouble
+
+    def absent(self, cluster: Cluster, known: Collection[str]) -> dict[str, str]:
+        """Return which brokers are away that had something of what is read, and why."""
+        there = {broker.broker_name for broker in cluster.brokers}
+        away = dict.fromkeys(sorted(set(known) - there - cluster.forgotten), "it is not registered")
+        for group in cluster.absent_groups:
+            if group.broker_name in known or self.had(group):
+                away[group.broker_name] = f"no member of it is registered{since(group)}"
+        if not cluster.settled:
+            away[UNKNOWN] = "the nameserver has just started, and may not know all of them yet"
+        return away
+
+    def had(self, group: AbsentGroup) -> bool:
+        """Return whether a group had a topic that is read; it counts as one that had if that is not known."""
+        own = {group.broker_name, group.cluster}  # topics of RocketMQ, on each broker
+        named = self.subscription.named
+        return group.topics is None or any(
+            self.options.reads_topic(topic) for topic in group.topics if topic not in own or topic in named
+        )
 
     def addresses(self) -> BrokerAddresses:
         """Return where each broker is asked, as `readFrom` says.
@@ -97,15 +189,19 @@ class Brokers:
         Raises:
             WhimbrelError: no nameserver answers, or none knows a broker.
         """
-        read_from = self.options.read_from
-        return {name: ordered(members, read_from) for name, members in self.members().items()}
+        return {name: self.order(members) for name, members in self.members().items()}
+
+    def order(self, members: Sequence[BrokerStatus]) -> tuple[str, ...]:
+        """Return where a group is asked, as `readFrom` says."""
+        return ordered(members, self.options.read_from)
+
+    def cluster(self) -> Cluster:
+        """Return what a nameserver says; errors as in `addresses`."""
+        return nameservers.describe_any(self.options.servers, self.options.timeout_s)
 
     def members(self) -> dict[str, list[BrokerStatus]]:
         """Return the registered masters and slaves by broker name; errors as in `addresses`."""
-        found: dict[str, list[BrokerStatus]] = {}
-        for broker in nameservers.describe_any(self.options.servers, self.options.timeout_s).brokers:
-            found.setdefault(broker.broker_name, []).append(broker)
-        return found
+        return grouped(self.cluster().brokers)
 
     def master_end(self, key: Key) -> int | None:
         """Return where the master's queue ends; None when no master of its name answers."""
@@ -124,6 +220,8 @@ class Brokers:
     def offsets_by_time(self, keys: Sequence[Key], at_ms: int, addresses: BrokerAddresses) -> Positions:
         """Return the first offset of each queue that was stored at a time or later, else the queue's end.
 
+        Masters are asked, as for the ends; the other addresses where no master is registered.
+
         Raises:
             NoBroker: a queue's broker does not answer, after all tries.
         """
@@ -132,7 +230,9 @@ class Brokers:
             mine = [key for key in keys if key[1] == name]
             found |= self.retried(
                 f"looking for {at_ms} in the queues of {name}",
-                lambda name=name, mine=mine: self.query_offsets(addresses.get(name, ()), mine, at_ms),  # type: ignore[misc]
+                lambda name=name, mine=mine: self.query_offsets(  # type: ignore[misc]
+                    ordered(self.members().get(name, ()), "master") or addresses.get(name, ()), mine, at_ms
+                ),
             )
         return found
 
@@ -217,6 +317,36 @@ class Brokers:
             for queue in topic.queues
             if self.subscription.wants_queue(topic.name, queue.queue_id)
         }
+
+
+def grouped(brokers: Sequence[BrokerStatus]) -> dict[str, list[BrokerStatus]]:
+    """Return masters and slaves by broker name."""
+    found: dict[str, list[BrokerStatus]] = {}
+    for broker in brokers:
+        found.setdefault(broker.broker_name, []).append(broker)
+    return found
+
+
+def since(group: AbsentGroup) -> str:
+    """Return since when a group is absent, as the end of a sentence; "" when that is not known."""
+    if group.renewed_at is None:
+        return ""
+    return datetime.fromtimestamp(group.renewed_at, UTC).strftime(" since %Y-%m-%dT%H:%M:%SZ")
+
+
+def away_text(away: Mapping[str, str]) -> str:
+    """Return who is away and why, for people."""
+    return "; ".join(f"{name}: {why}" for name, why in sorted(away.items()))
+
+
+def incomplete(away: Mapping[str, str]) -> Incomplete:
+    """Return the error for brokers that are away."""
+    names = [name for name in sorted(away) if name != UNKNOWN]
+    forget = f"if it never comes back, `whimbrel broker forget {names[0]}` lets go of it; " if names else ""
+    return Incomplete(
+        f"not all that is to be read can be asked for: {away_text(away)}. Start it, or wait, and try again;"
+        f" {forget}allowPartial=true (--allow-partial of a job) reads what is there"
+    )
 
 
 def first_answer(addresses: Sequence[str], query: Callable[[str], T]) -> T:

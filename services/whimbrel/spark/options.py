@@ -14,6 +14,7 @@ from typing import Any, Literal, cast
 
 from whimbrel.model.names import GROUP_TOPIC_PREFIXES, is_system_topic
 from whimbrel.model.route import parse_endpoints
+from whimbrel.spark.local_paths import RemotePath, local_path
 from whimbrel.spark.offsets import EARLIEST, LATEST, Positions, from_option
 from whimbrel.spark.push_down import ALL, Range
 
@@ -71,6 +72,7 @@ class SourceOptions:
         starting_ms, ending_ms: store times, which win over offsets; None where offsets decide.
         latest_without_match: a queue without messages as late as `starting_ms` starts at its end.
         physical_offsets: the range of a store's log that is read.
+        allow_partial: what can't be asked is left out of a batch, and told; otherwise that is an error.
         group: the consumer group as which a stream's progress is reported; empty for none.
         pushdown: let Spark push filters down.
         max_offsets, max_bytes, min_offsets: of a micro-batch; 0 for no bound.
@@ -111,6 +113,7 @@ class SourceOptions:
     retry_s: float = 0.5
     group: str = ""
     pushdown: bool = False
+    allow_partial: bool = False
 
     @property
     def place(self) -> Place:
@@ -142,7 +145,7 @@ COMMON = (
     "isolation", "failOnDataLoss", "minPartitions", "maxPartitions", "maxBytesPerPartition", "tags",
     "properties", "decompress", "includeSystemTopics", "verifyCrc", "onCorrupt", "kafkaColumns",
     "pullTimeoutMs", "fetchOffset.numRetries", "fetchOffset.retryIntervalMs", "startingTimestamp",
-    "startingOffsetsByTimestampStrategy",
+    "startingOffsetsByTimestampStrategy", "allowPartial",
 )  # fmt: skip
 BATCH = ("endingOffsets", "endingTimestamp", "startingPhysicalOffset", "endingPhysicalOffset", "pushdown")
 STREAM = (
@@ -150,7 +153,7 @@ STREAM = (
     "group",
 )  # fmt: skip
 OF_STORES = ("startingPhysicalOffset", "endingPhysicalOffset")
-OF_BROKERS = ("group", "readFrom")
+OF_BROKERS = ("group", "readFrom", "allowPartial")
 # Options that have no meaning for each place.
 
 MEANINGLESS = {
@@ -176,7 +179,7 @@ def parse(given: Mapping[str, str], *, streaming: bool | None = None) -> SourceO
     check_names(values, streaming)
     read = OptionValues(values)
     servers = read.servers()
-    store, archive = read.text("store"), read.text("archive")
+    store, archive = read.folder("store"), read.folder("archive")
     check_place(read, bool(servers), streaming=bool(streaming))
     if read.number("maxOffsetsPerTrigger") and read.number("maxBytesPerTrigger"):
         raise OptionError(
@@ -189,7 +192,7 @@ def parse(given: Mapping[str, str], *, streaming: bool | None = None) -> SourceO
         subscription=subscription(read, needed=bool(servers) or streaming is True),
         read_from=cast(Any, read.choice("readFrom", "any", "slave", "master", "any")),
         starting=read.positions(
-            "startingOffsets", LATEST if streaming else EARLIEST, streaming=bool(streaming)
+            "startingOffsets", LATEST if streaming else EARLIEST, streaming=streaming is not False
         ),
         ending=read.positions("endingOffsets", LATEST, streaming=False),
         starting_ms=read.time_ms("startingTimestamp"),
@@ -219,6 +222,7 @@ def parse(given: Mapping[str, str], *, streaming: bool | None = None) -> SourceO
         retry_s=read.number("fetchOffset.retryIntervalMs", 500) / 1000,
         group=read.text("group"),
         pushdown=read.truth("pushdown", default=False),
+        allow_partial=read.truth("allowPartial", default=False),
     )
 
 
@@ -319,6 +323,14 @@ class OptionValues:
             return tuple(str(server) for server in parse_endpoints(text)) if text else ()
         except ValueError as error:
             raise OptionError(f"option servers: {error}") from None
+
+    def folder(self, name: str) -> str:
+        """Return a folder of this machine; empty when it is not given."""
+        text = self.text(name)
+        try:
+            return str(local_path(text)) if text else ""
+        except RemotePath as error:
+            raise OptionError(f"option {name}: {error}") from None
 
     def choice(self, name: str, default: str, *choices: str) -> str:
         """Return one of some words."""

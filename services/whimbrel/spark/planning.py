@@ -19,12 +19,14 @@ from whimbrel.spark.offsets import EARLIEST, LATEST, Key, Positions
 __all__ = [
     "DataLoss",
     "Extent",
+    "Incomplete",
     "NotThere",
     "OffsetRange",
     "Truncated",
     "ending_positions",
     "ending_positions_by_time",
     "fill_tasks",
+    "gone_between",
     "micro_batch_end",
     "pack",
     "ranges_between",
@@ -39,6 +41,10 @@ SLACK = 0.01  # of a task's size: a part that is so little larger is not split f
 
 class DataLoss(RuntimeError):
     """Messages that are to be read are gone."""
+
+
+class Incomplete(RuntimeError):
+    """Some of what is to be read can't be asked for now; the text says whom, and what to do."""
 
 
 class NotThere(LookupError):
@@ -172,6 +178,17 @@ def micro_batch_end(
         if count or key not in start:
             ends[key] = begins[key] + min(count, math.ceil(count * share))
     return ends
+
+
+def gone_between(
+    start: Mapping[Key, int], end: Mapping[Key, int], extents: Mapping[Key, Extent]
+) -> list[tuple[Key, int, int]]:
+    """Return the queues and offsets, half open, that `ranges_between` passes over where that is allowed."""
+    return [
+        (key, start[key], min(extent.first, end[key]))
+        for key, extent in sorted(extents.items())
+        if key in start and key in end and start[key] < min(extent.first, end[key])
+    ]
 
 
 def ranges_between(

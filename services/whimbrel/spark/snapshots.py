@@ -68,7 +68,7 @@ class GroupPoller:
     """Polls the brokers that a nameserver knows for the state of groups.
 
     Attributes:
-        known: names of the brokers that were ever seen.
+        known: names of the brokers that were ever seen, or that the nameserver says are absent.
     """
 
     def __init__(self, endpoint: str, groups: Sequence[str] = ()) -> None:
@@ -92,6 +92,9 @@ class GroupPoller:
         else:
             for broker in sorted(cluster.brokers, key=lambda broker: broker.broker_id):
                 members.setdefault(broker.broker_name, []).append(broker)
+            self.known = (
+                self.known | {group.broker_name for group in cluster.absent_groups}
+            ) - cluster.forgotten
         self.known |= members.keys()
         queues: list[QueueLag] = []
         silent = sorted(self.known - members.keys())

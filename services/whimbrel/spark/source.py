@@ -6,16 +6,19 @@ nothing is shared between them, and a reader holds options only, apart from what
     a stream's life    initialOffset ─► latestOffset ─► partitions ─► read (in tasks) ─► commit, a batch late
 
 `initialOffset` may be called again, and returns the same then. `latestOffset` never goes back; a broker that
-does not answer leaves its queues where they were. Only the columns of the schema are decoded, which the user
-may have named by `.schema(...)`. What is read, and from where, is behind `Backend`.
+does not answer leaves its queues where they were, and one that was away when the query began is awaited
+(`offsets.py`). What ends (a batch, an AvailableNow query) reads everything or fails. Only the columns of the
+schema are decoded, which the user may have named by `.schema(...)`. What is read, and from where, is behind
+`Backend`.
 """
 
 import logging
 import math
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from types import MappingProxyType
 from typing import Any
 
 import pyarrow as pa
@@ -40,14 +43,16 @@ from pyspark.sql.types import StructType
 
 from whimbrel.spark.backend import Backend, ReadRequest, ReadTask, merge_small_batches
 from whimbrel.spark.before import BACKENDS
-from whimbrel.spark.brokers import Brokers
+from whimbrel.spark.brokers import Brokers, away_text
 from whimbrel.spark.named_queues import beyond_end, check_assigned, check_known, check_order, unassigned
-from whimbrel.spark.offsets import Key, Positions, from_checkpoint, to_checkpoint
+from whimbrel.spark.offsets import AWAY, EARLIEST, Key, Positions, awaited_in, from_checkpoint, to_checkpoint
 from whimbrel.spark.options import OptionError, SourceOptions, Subscription, parse
 from whimbrel.spark.planning import (
+    Extent,
     Truncated,
     ending_positions,
     ending_positions_by_time,
+    gone_between,
     micro_batch_end,
     ranges_between,
     starting_positions,
@@ -67,6 +72,8 @@ MIB = 1 << 20
 BATCH_PARTITION_BYTES = 1 << 30  # a task of seconds
 STREAM_PARTITION_BYTES = 128 * MIB
 TASKS_PER_CORE = 2
+LEFT_OUT = "allowPartial: what is read is not all there is"
+WAITING = "queues of brokers that are away wait for them"
 
 
 class TaskPartition(InputPartition):
@@ -117,9 +124,9 @@ class WhimbrelSource(DataSource):
 def default_columns(options: SourceOptions) -> tuple[str, ...]:
     """Return the columns of a table without a schema of the user's."""
     if options.kafka_columns:
-        return KAFKA_COLUMNS
+        return (*KAFKA_COLUMNS, "bodyOk") if options.on_corrupt == "flag" else KAFKA_COLUMNS
     names = COLUMNS if options.properties != "none" else tuple(n for n in COLUMNS if n != "properties")
-    return (*names, "crcOk") if options.on_corrupt == "flag" else names
+    return (*names, "crcOk", "bodyOk") if options.on_corrupt == "flag" else names
 
 
 def arrow_schema(columns: Sequence[str], options: SourceOptions) -> pa.Schema:
@@ -137,6 +144,11 @@ def checked_columns(schema: StructType, options: SourceOptions) -> tuple[str, ..
     unknown = [name for name in columns if name not in ALL_COLUMNS]
     if unknown:
         raise OptionError(f"schema: no column {', '.join(unknown)}; there are {', '.join(ALL_COLUMNS)}")
+    if options.on_corrupt == "flag" and not {"body", "value"}.isdisjoint(columns) and "bodyOk" not in columns:
+        raise OptionError(
+            "option onCorrupt=flag: the column that tells which bodies are not good is missing; name it in"
+            " the schema, `bodyOk boolean`"
+        )
     ours = from_arrow_schema(arrow_schema(columns, options))
     for mine, theirs in zip(ours, schema, strict=True):
         if mine.dataType != theirs.dataType:
@@ -148,16 +160,20 @@ def checked_columns(schema: StructType, options: SourceOptions) -> tuple[str, ..
 
 
 class TopicReader:
-    """What readers of batches and of streams share."""
+    """What readers of batches and of streams share.
+
+    Attributes:
+        whole: it ends, so that nothing may be left out.
+        away: who was away when the queues were last described, and why; where it ends, options allow that.
+    """
+
+    whole = True
+    away: Mapping[str, str] = MappingProxyType({})
 
     def __init__(self, schema: StructType, options: SourceOptions) -> None:
         self.options = options
         self.columns = checked_columns(schema, options)
         self.push_down = replace(UNRESTRICTED, physical_offsets=options.physical_offsets)
-
-    def describe(self) -> Backend:
-        """Return how the queues stand now."""
-        return BACKENDS[self.options.place].describe(self.options)
 
     def begin(self) -> Backend:
         """Return the same for a query that begins, once the queues and positions that it names are checked.
@@ -166,9 +182,10 @@ class TopicReader:
             OptionError: one is not there. Under `failOnDataLoss=false`, unknown queues are ignored.
         """
         options = self.options
-        backend = BACKENDS[options.place].describe(options, first_contact=True)
+        backend = BACKENDS[options.place].describe(options, first_contact=True, whole=self.whole)
+        self.note_away(backend.away)
         chosen = options.subscription
-        if chosen is not None and backend.shows_empty_queues and not backend.unreachable:
+        if chosen is not None and backend.shows_empty_queues and not backend.away:
             missing = unassigned(chosen, backend.extents)
             if missing:
                 whole = replace(options, subscription=Subscription(topics=chosen.named))
@@ -180,6 +197,14 @@ class TopicReader:
             self.check_positions("endingOffsets", options.ending, backend)
         return backend
 
+    def note_away(self, away: Mapping[str, str]) -> None:
+        """Tell at the driver who is away, when that is somebody else than before."""
+        if away.keys() - self.away.keys():
+            logger.warning("%s: %s", LEFT_OUT if self.whole else WAITING, away_text(away))
+        elif self.away and not away:
+            logger.warning("no broker is away any more")
+        self.away = away
+
     def check_positions(self, name: str, given: int | Positions, backend: Backend) -> None:
         """Raise OptionError for a position in a queue that is not there, or behind a queue's end."""
         if isinstance(given, int):
@@ -189,7 +214,7 @@ class TopicReader:
         if not backend.shows_empty_queues:  # a queue that is not seen may be an empty one
             named = {key: offset for key, offset in given.items() if key in extents or offset > 0}
         if self.options.fail_on_data_loss:
-            check_known(name, named, extents, backend.unreachable)
+            check_known(name, named, extents, backend.away)
         for key, offset in named.items():
             extent = extents.get(key)
             if extent is None or offset <= extent.end:
@@ -198,14 +223,14 @@ class TopicReader:
             if end is not None and offset > end:
                 raise beyond_end(name, key, offset, replace(extent, end=end))
 
-    def first(self, backend: Backend) -> Positions:
-        """Return where a new query starts.
+    def first(self, backend: Backend, among: Mapping[Key, Extent] | None = None) -> Positions:
+        """Return where a new query starts in these queues; None: in all.
 
         Raises:
             NotThere: a queue has no message as late as the time to start at, and the options say that this
                 fails.
         """
-        options, extents = self.options, backend.extents
+        options, extents = self.options, backend.extents if among is None else among
         if options.starting_ms is None or backend.selects_by_time:
             return starting_positions(options.starting, extents)
         found = backend.offsets_by_time(list(extents), options.starting_ms)
@@ -224,6 +249,9 @@ class TopicReader:
         """Return the tasks that read from one position to another."""
         options = self.options
         ranges = ranges_between(start, end, backend.extents, fail_on_data_loss=options.fail_on_data_loss)
+        for (topic, broker, queue_id), at, first in gone_between(start, end, backend.extents):
+            what = f"{topic}, queue {queue_id} of {broker}"
+            logger.warning("failOnDataLoss=false: %s: offsets %d to %d are gone", what, at, first)
         if self.push_down != UNRESTRICTED:
             ranges = prune(
                 ranges, self.push_down, partial(offsets_between, backend, stored_ms=self.push_down.stored_ms)
@@ -315,6 +343,8 @@ class StreamReader(TopicReader, DataSourceStreamReader, SupportsTriggerAvailable
         newest: where the queues ended when they were last described.
     """
 
+    whole = False
+
     def __init__(self, schema: StructType, options: SourceOptions) -> None:
         super().__init__(schema, options)
         self.initial: dict[str, Any] | None = None
@@ -327,8 +357,20 @@ class StreamReader(TopicReader, DataSourceStreamReader, SupportsTriggerAvailable
     def initialOffset(self) -> dict[str, Any]:
         """Return where a new query starts."""
         if self.initial is None:
-            self.initial = to_checkpoint(self.first(self.begin()))
+            backend = self.begin()
+            seen = backend.extents
+            if self.options.starting != EARLIEST or self.options.starting_ms is not None:
+                # Slaves whose master is away may not know where a queue ends.
+                seen = {key: extent for key, extent in seen.items() if key[1] not in backend.away}
+            self.initial = to_checkpoint(self.first(backend, seen), backend.away)
         return self.initial
+
+    def describe(self, known: Collection[Key], *, whole: bool = False) -> Backend:
+        """Return how the queues stand now; `known` are those that the query knows."""
+        brokers = {broker for _, broker, _ in known}
+        backend = BACKENDS[self.options.place].describe(self.options, whole=whole, known=brokers)
+        self.note_away(backend.away)
+        return backend
 
     def getDefaultReadLimit(self) -> ReadLimit:
         """Return the limit that the options set."""
@@ -341,16 +383,34 @@ class StreamReader(TopicReader, DataSourceStreamReader, SupportsTriggerAvailable
     @without_traceback
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """Return where the next micro-batch ends; `start` when there are no messages for one."""
-        before = from_checkpoint(start)
-        backend = self.describe()
+        before, awaited = from_checkpoint(start), awaited_in(start)
+        waiting = [("", broker, 0) for broker in awaited]
+        # With `allowPartial` it was tried when the query's end was fixed.
+        whole = self.ceiling is not None and not self.options.allow_partial
+        backend = self.describe([*before, *waiting], whole=whole)
         begin = self.untruncated(before, backend)
-        self.newest = micro_batch_end(begin, backend.extents)
+        awaited &= backend.away.keys()
+        come = self.first_of_awaited(awaited_in(start) - awaited, begin, backend)
+        begin |= come
+        extents = {
+            key: extent
+            for key, extent in backend.extents.items()
+            if key not in come and (key in begin or key[1] not in awaited)
+        }
+        self.newest = micro_batch_end(begin, extents)
         rows = float(limit.max_rows) if isinstance(limit, ReadMaxRows) else math.inf
         size = float(limit.max_bytes) if isinstance(limit, ReadMaxBytes) else math.inf
-        end = micro_batch_end(begin, backend.extents, rows=rows, size=size, ceiling=self.ceiling)
-        if not self.worthwhile(begin, self.newest):
+        end = micro_batch_end(begin, extents, rows=rows, size=size, ceiling=self.ceiling)
+        if not come and not self.worthwhile(begin, self.newest):
             return start
-        return to_checkpoint(end)
+        return to_checkpoint(end, awaited)
+
+    def first_of_awaited(self, brokers: Collection[str], begin: Positions, backend: Backend) -> Positions:
+        """Return where the query starts in the queues of brokers that it has awaited, and that have come."""
+        come = {
+            key: extent for key, extent in backend.extents.items() if key[1] in brokers and key not in begin
+        }
+        return self.first(backend, come) if come else {}
 
     def worthwhile(self, start: Mapping[Any, int], newest: Mapping[Any, int]) -> bool:
         """Return whether there are enough messages for a batch, or there have been some for long enough."""
@@ -399,13 +459,15 @@ class StreamReader(TopicReader, DataSourceStreamReader, SupportsTriggerAvailable
     @without_traceback
     def prepareForTriggerAvailableNow(self) -> None:
         """Fix where the query ends."""
-        self.ceiling = {key: extent.end for key, extent in self.describe().extents.items()}
+        self.whole = True
+        self.ceiling = {key: extent.end for key, extent in self.describe((), whole=True).extents.items()}
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
-        """Return where the queues end, regardless of the limit of a batch."""
+        """Return where the queues end, regardless of the limit of a batch, and who is away."""
         if self.newest is None:
             return None
-        return with_group(to_checkpoint(self.newest), self.options.group, self.options.servers)
+        newest = with_group(to_checkpoint(self.newest), self.options.group, self.options.servers)
+        return newest | ({AWAY: dict(self.away)} if self.away else {})
 
     @without_traceback
     def commit(self, end: dict[str, Any]) -> None:
@@ -418,10 +480,12 @@ class StreamReader(TopicReader, DataSourceStreamReader, SupportsTriggerAvailable
     @without_traceback
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Return the tasks of a micro-batch."""
-        first, last = from_checkpoint(start), from_checkpoint(end)
+        first, last, awaited = from_checkpoint(start), from_checkpoint(end), awaited_in(start)
+        # Queues of a broker that was awaited start where they were first seen.
+        first |= {key: at for key, at in last.items() if key[1] in awaited and key not in first}
         if first == last:
             return []
-        return self.tasks(first, last, self.describe(), STREAM_PARTITION_BYTES)
+        return self.tasks(first, last, self.describe(last), STREAM_PARTITION_BYTES)
 
 
 class RefusingReader(StreamReader):

@@ -12,14 +12,14 @@ queues; a store whose queues a crash has damaged can be read in that way, or is 
 
 import logging
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
 
-from whimbrel.errors import IllegalOffset, StoreError
-from whimbrel.spark.backend import Backend, ReadRequest
+from whimbrel.errors import CorruptRecord, IllegalOffset, StoreError
+from whimbrel.spark.backend import ON_CORRUPT_HINT, Backend, ReadRequest
 from whimbrel.spark.offsets import Key, Positions
 from whimbrel.spark.options import SourceOptions
 from whimbrel.spark.planning import DataLoss, Extent, NotThere, OffsetRange
@@ -70,7 +70,14 @@ class StoreBackend(Backend):
     whole_log: bool
 
     @classmethod
-    def describe(cls, options: SourceOptions, *, first_contact: bool = False) -> "StoreBackend":
+    def describe(
+        cls,
+        options: SourceOptions,
+        *,
+        first_contact: bool = False,
+        whole: bool = True,
+        known: Collection[str] = (),
+    ) -> "StoreBackend":
         """Read how far log and queues go.
 
         Raises:
@@ -318,12 +325,14 @@ class StoreTask:
                 self.end,
                 limit=self.limit,
                 file_size=self.file_size,
-                on_fault="fail" if options.on_corrupt == "fail" else "skip",
+                on_fault="skip" if options.on_corrupt == "skip" else "fail",  # there is no row to flag
             )
             for records in scan:
                 yield from decoder.batches(records)
             for fault in scan.faults:
                 logger.warning("%s is damaged at %d: %s", self.root, fault.offset, fault.what)
+        except CorruptRecord as error:
+            raise CorruptRecord(f"{self.root}: {error}; {ON_CORRUPT_HINT}") from error
         except (IllegalOffset, StoreError) as error:
             if options.fail_on_data_loss:
                 raise DataLoss(

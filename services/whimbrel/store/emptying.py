@@ -54,7 +54,7 @@ DERIVED: Final = (
 
 def to_be_emptied(seat: Seat) -> Seat:
     """Return a seat with the intent to empty its store; nothing that it had counts from then on."""
-    return replace(seat, votes=False, floor=0, acknowledged=0, cut=None, emptying=True)
+    return replace(seat, votes=False, floor=0, acknowledged=0, acknowledged_epoch=0, cut=None, emptying=True)
 
 
 def emptied(seat: Seat) -> Seat:

@@ -43,8 +43,8 @@ class EpochFile:
             return decode_epochs(files.read_bytes(self.path))
         except BadEpochs as error:
             raise StoreError(
-                f"{self.path} is damaged: {error}; put a copy of the file there that belongs to this log, or"
-                " start with a copy of a store that is right, or with an empty one"
+                f"{self.path} is damaged: {error}; begin with a backup that is put back by `whimbrel"
+                " restore`, or with an empty store: without this list nobody knows how far the log goes"
             ) from error
         except OSError as error:
             raise StoreError(f"{self.path} can't be read: {error}") from error

@@ -17,7 +17,7 @@ from whimbrel.store.dispatch import Dispatcher
 from whimbrel.store.locking import is_locked
 from whimbrel.store.mapped_queues import MappedQueues
 from whimbrel.store.master_store import MasterStore
-from whimbrel.store.offline_vote import check_no_seat
+from whimbrel.store.offline_vote import check_all_committed, check_no_seat
 from whimbrel.store.options import parse_delay_levels
 from whimbrel.store.queues import ConsumeQueues
 from whimbrel.store.rebuild import dispatch_log, truncate_queues
@@ -117,6 +117,9 @@ def recover(root: Path, *, dry_run: bool, index_slots: int = 0) -> dict[str, Any
     options = store_options(root, index_slots=index_slots)
     if not dry_run:
         check_no_seat(
+            root, "recovery by hand", "start its broker and replicator, which recover it; or see --dry-run"
+        )
+        check_all_committed(
             root, "recovery by hand", "start its broker and replicator, which recover it; or see --dry-run"
         )
         store = MasterStore.open(root, options, clock=MACHINE.wall_ms)

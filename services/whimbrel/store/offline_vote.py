@@ -10,16 +10,18 @@ member gets it back as after a power cut: when it holds all that a leader has co
                                            the vote here: `store repair --set-aside`, and what is to come
     repair.fetch                           writes files without opening the log: takes it as well
     emptying.reinit_offline                takes it with the intent to empty the store
-    recover, export                        refuse: the member's own start recovers; an export is of a copy
+    recover, export                        refuse: the member's own start recovers; an export is of a copy.
+                                           Where roles are configured, they do what is not committed
     inspect, verify, backup, cut_reader    only read: seat, `abort` and marks stay
 
 A tool on a copy of a store takes the copy's vote, which is another seat.
 
-A store that was **moved** to another file system looks like a copy: the member's processes would make another
-seat of it at their next start. `whimbrel store moved` says before that start that there is no other one. It
-can't be known: the backup of a member that was stopped looks the same. So it is refused where something tells
-that it is older than what the member has done since: it was not closed in order, or its group's record knows
-of an epoch that this member has led and this seat has not promised.
+A store that was **moved** to another file system looks like a copy: the member's processes would make
+another seat of it at their next start. `whimbrel store moved` says before that start that there is no
+other one. It can't be known: the backup of a member that was stopped looks the same. So it is refused
+where something tells that it is older than what the member has done since: it was not closed in order, its
+group's record knows of an epoch that this member has led and this seat has not promised, or its leader
+knows that this member held more of the log.
 """
 
 import logging
@@ -28,10 +30,22 @@ from pathlib import Path
 
 from whimbrel.errors import StoreError
 from whimbrel.machine import MACHINE, Machine
+from whimbrel.store.checkpoint import read_checkpoint
+from whimbrel.store.epoch_file import EpochFile
 from whimbrel.store.locking import StoreLock, is_locked
 from whimbrel.store.seat_file import Seat, SeatFile, copied, draw_uuid
+from whimbrel.store.shared_page import SharedPage
+from whimbrel.store.view import LogView
 
-__all__ = ["check_no_seat", "moved_seat", "own_seat", "take_moved", "take_vote"]
+__all__ = [
+    "check_all_committed",
+    "check_no_seat",
+    "known_commit",
+    "moved_seat",
+    "own_seat",
+    "take_moved",
+    "take_vote",
+]
 
 logger = logging.getLogger(__name__)
 
@@ -87,6 +101,35 @@ def check_no_seat(root: Path, what: str, instead: str, machine: Machine = MACHIN
         )
 
 
+def known_commit(root: Path, machine: Machine = MACHINE) -> int:
+    """Return how far the log of a store at rest is known to be committed; 0 where nothing says that."""
+    checkpoint, page = read_checkpoint(root, machine.files), SharedPage.snapshot(root, machine)
+    return max(0 if checkpoint is None else checkpoint.committed, 0 if page is None else page.confirmed)
+
+
+def check_all_committed(root: Path, what: str, instead: str, machine: Machine = MACHINE) -> None:
+    """Refuse to open a log for everybody to see that holds what its group may not have committed.
+
+    A store of a group with configured roles that commits by majority has no seat; it has a list of epochs.
+
+    Args:
+        what: is refused, as a noun.
+        instead: what to do about it.
+
+    Raises:
+        StoreError: it goes on behind what is known to be committed.
+    """
+    committed = known_commit(root, machine)
+    if not committed or not EpochFile(root, machine.files).load():
+        return
+    end = LogView.of(root).end
+    if committed < end:
+        raise StoreError(
+            f"the log of {root} ends at {end}, and its group is known to have committed it up to {committed}:"
+            f" what is behind that may be lost elsewhere; {what} is refused; {instead}"
+        )
+
+
 def moved_seat(root: Path, machine: Machine = MACHINE) -> Seat | None:
     """Return the seat of a store that was moved, or copied, since its member ran last; None: it was not.
 
@@ -112,14 +155,15 @@ def moved_seat(root: Path, machine: Machine = MACHINE) -> Seat | None:
     return seat
 
 
-def take_moved(root: Path, *, led: int = 0, machine: Machine = MACHINE) -> Seat:
+def take_moved(root: Path, *, led: int = 0, held: int = 0, machine: Machine = MACHINE) -> Seat:
     """Take a store for moved, and not copied: its seat stays what it was.
 
     Args:
         led: the newest epoch of its group that its member is known to have led.
+        held: how far that is known to have held the log.
 
     Raises:
-        StoreError: as `moved_seat`, or it has promised less than that.
+        StoreError: as `moved_seat`, or it has promised, or holds, less than that.
     """
     lock = StoreLock.acquire(root, machine.files)
     try:
@@ -130,6 +174,11 @@ def take_moved(root: Path, *, led: int = 0, machine: Machine = MACHINE) -> Seat:
             raise StoreError(
                 f"member {seat.member} has led epoch {led}, of which the store {root} does not know: it is an"
                 " older copy; put it there with `whimbrel restore`, which gives it another seat"
+            )
+        if held > (end := LogView.of(root).end):
+            raise StoreError(
+                f"member {seat.member} held the log up to {held}, and the store {root} ends at {end}: it is"
+                " an older copy; put it there with `whimbrel restore`, which gives it another seat"
             )
         file.rebind()
         file.save(seat)

@@ -45,6 +45,7 @@ __all__ = [
     "FileVerdict",
     "LogState",
     "ReadAt",
+    "blank_fault",
     "is_boundary",
     "recover_log",
     "store_time_at",
@@ -156,14 +157,29 @@ def boundary_verdict(chunk: bytes, at: int, position: int, file_end: int) -> Fil
         if position + len(chunk) < file_end and at:
             return None
         return FileVerdict(position + at, False, "the file ends without a blank")
-    _, magic = SIZE_AND_MAGIC.unpack_from(chunk, at)
+    size, magic = SIZE_AND_MAGIC.unpack_from(chunk, at)
     if magic == BLANK_MAGIC:
-        return FileVerdict(position + at, True, "")
+        fault = blank_fault(size, position + at, file_end)
+        return FileVerdict(position + at, not fault, fault)
     if magic == MAGIC_V1 or magic == MAGIC_V2:
         if at == 0 and len(chunk) < PREFIX.size:
             return FileVerdict(position, False, "a record is cut off by the end of the file")
         return None
     return FileVerdict(position + at, False, "" if magic == 0 else f"magic {magic:#010x}")
+
+
+def blank_fault(size: int, offset: int, file_end: int) -> str:
+    """Return what is wrong with a blank at an offset; "" where it ends its file, as each does.
+
+    One that does not is another log's: of a master whose files are smaller. What stands behind it in the file
+    would be passed over.
+    """
+    if offset + size == file_end:
+        return ""
+    return (
+        f"a blank of {size} bytes, {file_end - offset} before the end of its file: the master's log files"
+        " have another size"
+    )
 
 
 def recover_log(

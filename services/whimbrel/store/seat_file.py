@@ -26,7 +26,8 @@ not answered for. Each slot is one sector in a page of its own, and no write tou
     120  i64       acknowledged: an offset that is no further than what the member has acknowledged
     128  u64       inode of the file; 0 where it is bound to none
     136  i64       when the file was made, nanoseconds since the epoch
-    144            zeros
+    144  i32       epoch of the byte before `acknowledged`, 0: not known
+    148            zeros
     508  u32       CRC-32 of all that stands before
 
     0     slot of even numbers
@@ -42,7 +43,9 @@ it still has. Its log, its marks and its `abort` file do not tell: a copy, a too
 them. So the seat has three things for it, behind byte 112, where an earlier version writes zeros:
 
 - `acknowledged`, the end of a record no further than what was counted or reported: it is moved with the marks
-  (`replicator/promises.py`), so it lags. A log that ends below it has lost something.
+  (`replicator/promises.py`), so it lags. A log that ends below it has lost something. With it stands the
+  epoch of what is before: a list of epochs that says an older one there, or none, is not this log's, and the
+  log would be taken for less than it is.
 - the flush mode: under `async` a power cut may have taken what was acknowledged, whatever the setting is
   now. It is written before anything is acknowledged in that mode, and stays until a process with synchronous
   flush has put the whole log on disk.
@@ -91,7 +94,7 @@ logger = logging.getLogger(__name__)
 
 SEAT_FILE: Final = Path("whimbrel") / "seat"  # in a store directory
 
-SLOT: Final = struct.Struct("<8sIIq16s16s16siii4xqqqBB2xIqQq")
+SLOT: Final = struct.Struct("<8sIIq16s16s16siii4xqqqBB2xIqQqi")
 SEAL: Final = struct.Struct("<I")
 SLOT_BYTES: Final = 512
 PLACES: Final = (0, 4096)
@@ -121,6 +124,7 @@ class Seat:
         cut: the log is being cut at the first offset, and ended at the second; None when it is not.
         emptying: all that follows from the log is being removed (`emptying.py`).
         acknowledged: an offset no further than what the member has acknowledged.
+        acknowledged_epoch: of the byte before it, 0 where that is not known.
         flush: the weakest mode since the whole log was known to be on disk; "" from an earlier version.
 
     Raises:
@@ -138,6 +142,7 @@ class Seat:
     cut: tuple[int, int] | None = None
     emptying: bool = False
     acknowledged: int = 0
+    acknowledged_epoch: int = 0
     flush: str = ""
 
     def __post_init__(self) -> None:
@@ -148,8 +153,9 @@ class Seat:
                 raise ValueError(f"a seat's {what} has 32 hex digits, not {text[:40]!r}")
         if not 1 <= self.member <= MEMBER_MAX or not 0 <= self.promised_to <= MEMBER_MAX:
             raise ValueError(f"members have ids from 1 to {MEMBER_MAX}: {self.member}, {self.promised_to}")
-        if not 0 <= self.promised <= EPOCH_MAX:
-            raise ValueError(f"epochs are 0 to {EPOCH_MAX}, not {self.promised}")
+        for epoch in (self.promised, self.acknowledged_epoch):
+            if not 0 <= epoch <= EPOCH_MAX:
+                raise ValueError(f"epochs are 0 to {EPOCH_MAX}, not {epoch}")
         begin, end = self.cut or (0, 0)
         if not 0 <= self.floor <= OFFSET_MAX or not 0 <= begin <= end <= OFFSET_MAX:
             raise ValueError(f"a log can't have a floor of {self.floor}, or be cut from {begin} to {end}")
@@ -192,7 +198,10 @@ def after_cut(seat: Seat) -> Seat:
     if seat.cut is None:
         return seat
     point = seat.cut[0]
-    return replace(seat, cut=None, floor=min(seat.floor, point), acknowledged=min(seat.acknowledged, point))
+    known = replace(seat, cut=None, floor=min(seat.floor, point))
+    if seat.acknowledged > point:
+        known = replace(known, acknowledged=point, acknowledged_epoch=0)
+    return known
 
 
 def copied(seat: Seat, uuid: str) -> Seat:
@@ -201,7 +210,7 @@ def copied(seat: Seat, uuid: str) -> Seat:
     A copy of one that never promised anything, and belongs to no group, has nothing to forget.
     """
     votes = seat.votes and not seat.promised and not seat.group
-    return replace(seat, uuid=uuid, votes=votes, floor=0, acknowledged=0)
+    return replace(seat, uuid=uuid, votes=votes, floor=0, acknowledged=0, acknowledged_epoch=0)
 
 
 def weaker(*modes: str) -> str:
@@ -209,7 +218,9 @@ def weaker(*modes: str) -> str:
     return max(modes, key=FLUSH_MODES.index)
 
 
-def may_vote(seat: Seat, *, end: int, boot: str, clean: bool, flush: str, doubtful: bool = False) -> bool:
+def may_vote(
+    seat: Seat, *, end: int, epoch: int, boot: str, clean: bool, flush: str, doubtful: bool = False
+) -> bool:
     """Return whether a member that has just opened its log still holds all that it ever acknowledged.
 
     One that may have lost some of it promises nothing to a candidate, and its acknowledgements do not count,
@@ -218,6 +229,7 @@ def may_vote(seat: Seat, *, end: int, boot: str, clean: bool, flush: str, doubtf
     Args:
         seat: as it was before this start.
         end: of the log, as recovery has found it.
+        epoch: of the byte before `seat.acknowledged`, as the list of epochs says; 0: it does not.
         boot: boot id of the machine now.
         clean: the log was closed in order when it was last open.
         flush: the setting, for a seat that does not tell what it was: under `async` what was acknowledged
@@ -226,7 +238,7 @@ def may_vote(seat: Seat, *, end: int, boot: str, clean: bool, flush: str, doubtf
             another boot.
     """
     known = after_cut(seat)
-    if not seat.votes or end < max(known.floor, known.acknowledged):
+    if not seat.votes or end < max(known.floor, known.acknowledged) or epoch < known.acknowledged_epoch:
         return False
     kept = not doubtful and (seat.boot == boot or clean)
     return kept or (seat.flush or flush) != "async"
@@ -320,7 +332,7 @@ class SeatFile:
             return None
         tag, version, flags, number, uuid, group, boot, *numbers = SLOT.unpack_from(slot)
         member, promised, promised_to, floor, begin, end, mode, tells, generation, *numbers = numbers
-        acknowledged, inode, birth_ns = numbers
+        acknowledged, inode, birth_ns, epoch = numbers
         if tag != TAG:
             return None
         if version != VERSION:
@@ -343,6 +355,7 @@ class SeatFile:
                 cut=(begin, end) if flags & CUTTING else None,
                 emptying=bool(flags & EMPTYING),
                 acknowledged=acknowledged,
+                acknowledged_epoch=epoch,
                 flush=FLUSH_MODES[mode] if mode < len(FLUSH_MODES) else "unknown",
             )
         except ValueError:
@@ -434,6 +447,7 @@ def encode(seat: Seat, number: int, identity: Identity | None) -> bytes:
         seat.acknowledged,
         inode,
         birth_ns,
+        seat.acknowledged_epoch,
     )
     data = fields.ljust(SLOT_BYTES - SEAL.size, b"\0")
     return data + SEAL.pack(zlib.crc32(data))

@@ -28,7 +28,8 @@ the old value or the new one. **The cells are the truth**; the doorbell (`whimbr
     4096  layout version and boot id once more                                          the first opener
     4160  dialect, leader's epoch, its start, its log, voters, 3 free cells             the broker
     4224  16 members: time of connecting * 256 + member id + 1                          the replicator
-    4352  commit, flush mode, begin of the leader's log, retention, 4 free cells        the broker
+    4352  commit, flush mode, begin of the leader's log, retention, size of its files,  the broker
+          3 free cells
     4416  commit heard, epoch heard, time of the last frame, higher epoch,               the replicator
           last epoch of the log, quorum lost, 2 free cells
     4480  role of the replicator, promise asked for, elected master,                     the broker
@@ -322,8 +323,9 @@ class SharedPage:
     leader_log = Cell(LEADER + 24)  # master: the log's `epoch` that both are about
     commit = Cell(COMMIT)  # master: so many members hold the log up to here that it counts
     broker_flush = Cell(COMMIT + 8)  # the broker's setting: 1 sync, 2 async; 0: an earlier version's, or none
-    # Slave: begin of the leader's log, as it said last; 0: it has said nothing yet, NOT_TOLD: it never will.
+    # Slave: 1 and the begin of the leader's log, as told last; 0: nothing told yet, NOT_TOLD: it never is.
     leader_begin = Cell(COMMIT + 16)
+    leader_file_size = Cell(COMMIT + 32)  # slave: of the leader's log, as it has told; 0: it has not
     broker_retention = RetentionCell(COMMIT + 24)  # the broker's settings; see `store/retention.py`
     heard_commit = Cell(HEARD)  # slave: the leader's commit offset, as far as our log goes
     heard_epoch = Cell(HEARD + 8)  # slave: of the leader that we follow, 0 while none

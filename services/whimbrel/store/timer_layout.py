@@ -47,6 +47,7 @@ __all__ = [
     "LOG_FILE_SIZE",
     "ORDINARY",
     "ROLL",
+    "ROLL_WINDOW_MS",
     "SECOND_MS",
     "SLOT",
     "SLOTS",
@@ -61,7 +62,6 @@ __all__ = [
     "floor_second",
     "out_time",
     "placed",
-    "roll_after",
     "slot_position",
 ]
 
@@ -82,7 +82,10 @@ CHECK_SIZE = 4096
 ORDINARY, ROLL, DELETE = 1, 2, 4  # bits of a unit's magic
 MAGIC_MAX = 15
 
-ROLL_MS_MAX = 2 * 24 * 3_600_000  # RocketMQ's timerRollWindowSlots
+# How long a message waits at most before it is stored again: RocketMQ's timerRollWindowSlots. It is no
+# question of settings: a slave that puts a message elsewhere than its master would pass it over where the
+# master does not deliver it. What waits while its log file goes is stored again for that (`timing/moves.py`).
+ROLL_WINDOW_MS = 2 * 24 * 3_600_000
 
 
 class TimerUnit(NamedTuple):
@@ -170,15 +173,6 @@ def slot_position(time_ms: int) -> int:
     return time_ms // SECOND_MS % SLOTS * SLOT_SIZE
 
 
-def roll_after(reserved_ms: float) -> int:
-    """Return how long a message waits at most before it is stored again, where the log keeps so long.
-
-    Two thirds of that: RocketMQ's two days for its three. The last third is for a disk that is full, or a
-    broker that is down.
-    """
-    return max(SECOND_MS, floor_second(int(min(ROLL_MS_MAX, reserved_ms * 2 / 3))))
-
-
 def placed(out_ms: int, begin_ms: int, earliest_ms: int, window_ms: int) -> tuple[int, int]:
     """Return the slot of a message, and `ROLL` when it is not the one in which it is delivered, else 0.
 
@@ -186,7 +180,7 @@ def placed(out_ms: int, begin_ms: int, earliest_ms: int, window_ms: int) -> tupl
         out_ms: its TIMER_OUT_MS.
         begin_ms: the second in which it was stored.
         earliest_ms: the first slot that is not read yet: a message that is late goes there.
-        window_ms: as `roll_after` says.
+        window_ms: `ROLL_WINDOW_MS`.
     """
     ahead = out_ms - begin_ms
     if ahead < window_ms:

@@ -6,7 +6,7 @@ continues when more of the log has arrived.
 """
 
 from whimbrel.store.codec import BLANK_MAGIC, MAGIC_V1, MAGIC_V2, RECORD_BYTES_MIN, SIZE_AND_MAGIC
-from whimbrel.store.recovery import READ_BYTES, ReadAt
+from whimbrel.store.recovery import READ_BYTES, ReadAt, blank_fault
 
 __all__ = ["Chunk", "Walk"]
 
@@ -68,6 +68,8 @@ class Walk:
                 continue
             if magic != BLANK_MAGIC:
                 self.stop(at, f"magic {magic:#010x}")
+            elif fault := blank_fault(size, base + at, file_end):
+                self.stop(at, fault)
             elif not positions and self.limit >= file_end:
                 self.blanks.append((base + at, size))
                 self.position = file_end

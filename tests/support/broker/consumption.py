@@ -91,6 +91,7 @@ class FakeJournal:
 
     sync_failures = 0
     appended = synced = 1
+    lost = ""
 
     def __init__(self) -> None:
         self.chunks: list[bytes] = []

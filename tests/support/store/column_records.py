@@ -224,6 +224,7 @@ def expected_row(message: StoredMessage, *, broker_name: str = "", body: bytes |
         "properties": pairs,
         "bodyCrc": message.body_crc,
         "crcOk": zlib.crc32(message.body) & 0x7FFFFFFF == message.body_crc & 0x7FFFFFFF,
+        "bodyOk": zlib.crc32(message.body) & 0x7FFFFFFF == message.body_crc & 0x7FFFFFFF,
         "propertiesText": message.properties_raw,
         "type": kind_of(message.topic, pairs),
         "key": None if keys is None else keys.encode(),

@@ -312,9 +312,9 @@ def test_a_group_without_a_master_is_shown_and_is_an_error(cluster: FakeCluster,
     assert "start the master's broker" in shell.error
     found = json.loads(shell("replication", "status", "-o", "json", code=1))
     assert (found[0]["role"], found[0]["error"], found[0]["healthy"]) == ("master", "missing", False)
-    assert re.search(r"broker-a +0 +master +missing", shell("cluster"))
+    assert re.search(r"broker-a +0 +master +missing", shell("cluster", code=1))
     assert "broker-a (master): there is no master" in shell.error
-    assert shell.json("cluster")["missing_masters"] == ["broker-a"]
+    assert json.loads(shell("cluster", "-o", "json", code=1))["missing_masters"] == ["broker-a"]
 
 
 @pytest.mark.parametrize("command", ["cluster", "replication status", "health"])

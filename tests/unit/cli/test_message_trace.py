@@ -215,9 +215,15 @@ def test_the_command_reads_files_and_folders(tmp_path: Path, capsys: pytest.Capt
     assert TRACE in printed
     assert all(name in printed for name in STAGES)
     assert main(["trace", "m1", "--from", str(tmp_path / "a.jsonl"), "--wait", "0", "-o", "json"]) == 0
-    assert {span["name"] for span in json.loads(capsys.readouterr().out)} == {
+    shown = capsys.readouterr()
+    assert {span["name"] for span in json.loads(shown.out)} == {
         "ack orders", "process orders", "whimbrel.store.dispatch", "whimbrel.ha.acknowledge",
     }  # fmt: skip
+    assert "no span yet of: whimbrel.store.append" in shown.err
+    assert main(["trace", "m1", "--from", str(tmp_path / "a.jsonl"), "--wait", "0", "-o", "jsonl"]) == 0
+    shown = capsys.readouterr()
+    assert len([json.loads(line)["name"] for line in shown.out.splitlines()]) == 4
+    assert "no span yet of: " in shown.err
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@ nothing changed."""
 
 import hashlib
 import json
+import shutil
 from collections import defaultdict
 from dataclasses import replace
 from pathlib import Path
@@ -71,6 +72,28 @@ def test_dump_prints_the_config_files(capsys: Capture) -> None:
         "topics.json",
     }
     assert found["delayOffset.json"] == {"offsetTable": {"1": 7, "2": 1, "3": 1}}
+
+
+def test_dump_says_which_config_file_it_leaves_out(tmp_path: Path, capsys: Capture) -> None:
+    (tmp_path / "config").mkdir()
+    (tmp_path / "config" / "topics.json").write_text("{")
+    (tmp_path / "config" / "delayOffset.json").write_text('{"offsetTable":{}}')
+    assert main(["store", "dump", str(tmp_path), "--config"]) == 1
+    shown = capsys.readouterr()
+    assert json.loads(shown.out)["file"] == "delayOffset.json"
+    assert shown.err == "whimbrel: neither these files nor their .bak can be read: topics.json\n"
+
+
+def test_dump_says_what_is_damaged_and_ends_with_1(tmp_path: Path, capsys: Capture) -> None:
+    root = tmp_path / "store"
+    shutil.copytree(shared("v493-basic"), root)
+    with next(iter(sorted((root / "commitlog").iterdir()))).open("r+b") as log:
+        log.seek(rows("v493-basic", "record")[2]["phyOffset"])
+        log.write(b"\xff" * 8)  # its size, and what says that it is one
+    assert main(["store", "dump", str(root)]) == 1
+    shown = capsys.readouterr()
+    assert all(json.loads(line)["type"] == "record" for line in shown.out.splitlines())
+    assert f"whimbrel: {root} is damaged at 1 places, and what stood there is left out" in shown.err
 
 
 def test_dump_of_a_key_that_is_not_there_says_so(capsys: Capture) -> None:

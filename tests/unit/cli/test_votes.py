@@ -13,15 +13,19 @@ import pytest
 import typer
 
 from support.store.stores import OPTIONS, make_draft, open_master
+from whimbrel.broker.export import export
 from whimbrel.cli.main import main
 from whimbrel.cli.store import store as store_commands
 from whimbrel.errors import StoreError
 from whimbrel.store.checkpoint import write_checkpoint
+from whimbrel.store.epoch_file import EpochFile
+from whimbrel.store.offline_recovery import recover
 from whimbrel.store.offline_vote import take_moved
 from whimbrel.store.recovery_marks import LogMark
 from whimbrel.store.seat_file import Seat, SeatFile
 from whimbrel.store.segment import segment_name
 from whimbrel.store.shared_page import SharedPage
+from whimbrel.store.view import LogView
 
 SEAT = Seat(
     uuid="1" * 32, group="2" * 32, member=2, promised=7, promised_to=3, boot="3" * 32, acknowledged=900
@@ -160,6 +164,21 @@ def test_a_store_that_was_moved_keeps_its_vote_where_nobody_knows_better(tmp_pat
     assert again.load() == SEAT and not again.was_copied
 
 
+def test_a_store_whose_member_is_known_to_have_held_more_is_an_older_copy(tmp_path: Path) -> None:
+    store, place = tmp_path / "store", tmp_path / "place"
+    log = open_master(store, OPTIONS)
+    log.append([make_draft()])
+    end = log.written
+    log.close()
+    SeatFile(store).save(SEAT)
+    shutil.copytree(store, place)
+    if (copy := SeatFile(place)).load() and not copy.was_copied:
+        pytest.skip("the file system here has nothing that tells a file from its copy")
+    with pytest.raises(StoreError, match=f"held the log up to {end + 1}, and the store .* ends at {end}"):
+        take_moved(place, held=end + 1)
+    take_moved(place, held=end)
+
+
 def test_a_store_that_was_not_closed_in_order_is_not_taken_for_moved(root: Path, tmp_path: Path) -> None:
     shutil.copytree(root, tmp_path / "place")
     if (copy := SeatFile(tmp_path / "place")).load() and not copy.was_copied:
@@ -177,3 +196,27 @@ def test_who_opens_a_log_as_its_member_leaves_the_vote(root: Path) -> None:
     assert SeatFile(root).load().votes  # type: ignore[union-attr]
     LogWriter.open(root, OPTIONS).close()
     assert not SeatFile(root).load().votes  # type: ignore[union-attr]
+
+
+def test_a_log_that_is_not_committed_is_not_opened_for_everybody_to_see(tmp_path: Path) -> None:
+    """Kind 4: a group with configured roles that commits by majority has no seat."""
+    root = tmp_path / "store"
+    store = open_master(root)
+    for number in range(10):
+        store.append([make_draft(number)])
+    committed = store.written // 2
+    end = store.written
+    store.close()
+    recover(root, dry_run=False)
+    write_checkpoint(root, committed=committed)
+    recover(root, dry_run=False)  # a pair whose slave lags knows a place as well, and commits nothing
+    EpochFile(root).save(((1, 0),))
+    with pytest.raises(StoreError, match=f"ends at {end}, and its group is known to have committed it up to"):
+        recover(root, dry_run=False)
+    recover(root, dry_run=True)
+    with pytest.raises(StoreError, match="an export in its place is refused"):
+        export(root)
+    export(root, to=tmp_path / "exported")
+    assert LogView.of(tmp_path / "exported").end <= committed
+    write_checkpoint(root, committed=end)
+    recover(root, dry_run=False)

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from support.systems.fake_cluster import running
-from whimbrel.client import Admin, MessageType, ReplicationStatus
+from whimbrel.client import AbsentBroker, Admin, Cluster, MessageType, ReplicationStatus, Unasked
 from whimbrel.errors import (
     AlreadyExists,
     GroupNotFound,
@@ -139,3 +139,32 @@ async def test_a_broker_without_an_address_is_said_so_in_one_sentence(address: s
         assert isinstance(error, Unavailable)
         assert str(error).startswith("the nameserver's address of 'broker-a' is none: ")
         assert str(error).isprintable()
+
+
+def gone(name: str) -> AbsentBroker:
+    return AbsentBroker(cluster="c", broker_name=name, broker_id=0, since=0.0)
+
+
+async def test_a_list_that_lacks_a_group_is_an_error_or_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with running() as cluster, Admin(cluster.address) as admin:
+        known = await admin.cluster()
+
+        async def lacking() -> Cluster:
+            return replace(known, absent=(gone("broker-b"),))
+
+        monkeypatch.setattr(admin, "cluster", lacking)
+        await admin.create_topic("t")  # on all that there are
+        with pytest.raises(Unavailable, match="broker-b could not be asked, and what it holds is left out"):
+            await admin.topics()
+        unasked: list[Unasked] = []
+        assert [topic.name for topic in await admin.topics(unasked=unasked)] == ["t"]
+        assert [one.broker_name for one in unasked] == ["broker-b"]
+
+
+async def test_one_that_does_not_answer_is_noted_unless_it_is_the_only_one() -> None:
+    async with running() as cluster, Admin(cluster.address) as admin:
+        cluster.failures["ListTopics"].append(NotWritable("not now"))
+        unasked: list[Unasked] = []
+        with pytest.raises(NotWritable):
+            await admin.topics(unasked=unasked)
+        assert [(one.broker_name, one.why) for one in unasked] == [("broker-a", "not now")]

@@ -7,13 +7,22 @@ from typing import Any
 import pytest
 
 from whimbrel.errors import Unavailable
-from whimbrel.model.cluster import BrokerStatus, Cluster, ElectionStatus, ReplicationStatus, SlaveStatus
+from whimbrel.model.cluster import (
+    AbsentBroker,
+    BrokerStatus,
+    Cluster,
+    ElectionStatus,
+    ReplicationStatus,
+    SlaveStatus,
+)
+from whimbrel.model.group_record import GroupRecord
 from whimbrel.model.health import (
     STEP_BYTES,
     Check,
     View,
     broker_checks,
     groups_without_master,
+    missing_brokers,
     nameserver_check,
     problem_of,
     what_may_be_lost,
@@ -232,3 +241,74 @@ def test_where_members_are_elected_acknowledgements_are_kept_by_a_majority() -> 
     election = ElectionStatus(member=1, state="leading", why="", may_lead=True, promised=2, record=None)
     text = what_may_be_lost(replace(MASTER, flush="sync", replication="majority", election=election))
     assert text.endswith("acknowledgements of consumers are answered once a majority has them on its disks")
+
+
+RECORD = GroupRecord(
+    group="a" * 32,
+    epoch=3,
+    leader=1,
+    voters=((1, "1" * 32), (2, "2" * 32), (3, "3" * 32)),
+    acks=2,
+)
+
+
+def member(number: int, *, leads: bool = False) -> BrokerStatus:
+    return replace(broker("master" if leads else "slave", 0 if leads else number), member_id=number, epoch=3)
+
+
+def follower(number: int) -> ReplicationStatus:
+    election = ElectionStatus(
+        member=number, state="following", why="", may_lead=True, promised=3, record=RECORD
+    )
+    return replace(SLAVE, broker_id=number, election=election)
+
+
+AWAY = AbsentBroker(cluster="c", broker_name="broker-a", broker_id=1, since=0.0)
+
+
+def test_a_slave_whose_broker_is_gone_is_missed_by_its_connection() -> None:
+    connected = replace(SLAVE_CONNECTION, broker_id=1)
+    master = replace(MASTER, slaves=(connected,))
+    lost = wrong([master], [broker("master", 0)])
+    assert list(lost) == ["broker-a slave 1"]
+    assert "while its replicator is connected" in lost["broker-a slave 1"]
+    assert not wrong([master, SLAVE])
+    stale = replace(MASTER, slaves=(replace(connected, uncounted=True),), expected_slaves=0)
+    assert not wrong([stale], [broker("master", 0)])
+
+
+def test_who_is_remembered_is_missed_with_since_when() -> None:
+    (check,) = (
+        check
+        for check in broker_checks(BOTH[:1], [replace(MASTER, expected_slaves=0)], [AWAY])
+        if not check.healthy
+    )
+    assert check.component == "broker-a slave 1"
+    assert check.state == "not registered since 1970-01-01 00:00:00 UTC"
+    assert "`whimbrel broker forget broker-a --id 1`" in check.advice
+    assert all(check.healthy for check in broker_checks(BOTH, [MASTER, SLAVE], [AWAY]))  # it is back
+
+
+def test_each_voter_of_the_record_that_is_not_registered_is_missed() -> None:
+    brokers = [member(1, leads=True), member(2)]
+    leader = replace(follower(1), role="master", broker_id=0, writable=True)
+    away = [replace(AWAY, broker_id=0, member_id=3, since=60.0), replace(AWAY, broker_id=4, member_id=4)]
+    found = missing_brokers(brokers, [leader, follower(2)], away)
+    assert [(one.who, one.state) for one in found] == [
+        ("member 3", "not registered since 1970-01-01 00:01:00 UTC")
+    ]  # and not member 4, which the record does not have any more
+    assert "`whimbrel replication voters broker-a --set IDS`" in found[0].advice
+    assert not missing_brokers([*brokers, member(3)], [leader, follower(2)], away)
+
+
+def test_a_group_that_is_gone_is_missed_and_one_of_slaves_is_told_once() -> None:
+    gone = replace(AWAY, broker_id=0)
+    (found,) = missing_brokers([], [], [gone])
+    assert (found.who, found.broker_id) == ("master", 0) and "`whimbrel broker forget" in found.advice
+    assert not missing_brokers([broker("slave", 1)], [SLAVE], [gone])
+
+
+def test_a_nameserver_that_knows_fewer_brokers_than_another_is_wrong() -> None:
+    less = nameserver_check("ns1:1", Cluster((BOTH[0],), settled=True), BOTH)
+    assert not less.healthy and less.state == "does not know broker-a slave 1"
+    assert nameserver_check("ns2:1", Cluster(tuple(BOTH), settled=True), BOTH).healthy

@@ -8,7 +8,9 @@ from whimbrel.errors import BadRequest, Forbidden, NotReady, TopicNotFound
 from whimbrel.model.limits import ROUTE_QUEUES_MAX, TOPICS_MAX
 from whimbrel.nameserver.addresses import BrokerAddress
 from whimbrel.nameserver.registry import (
+    ABSENT_S_MAX,
     KEPT_PLACES_MAX,
+    AbsentGroup,
     BrokerIdentity,
     QueueCounts,
     Registry,
@@ -544,3 +546,63 @@ def test_only_changes_of_what_several_brokers_have_may_change_what_they_share() 
     before = table.sharing_changes
     table.leave("o")
     assert table.sharing_changes > before
+
+
+def gone(name: str, *topics: str) -> Registry:
+    """Return a registry in which a group has been, with topics."""
+    found = registry()
+    found.update("s", Update(broker=broker(name), topics=dict.fromkeys(topics, queues())), OLD)
+    found.lose("s", OLD + 1)
+    return found
+
+
+def test_a_group_whose_last_member_is_gone_is_remembered_with_its_topics_until_it_is_back() -> None:
+    found = gone("b", "x", "y")
+    assert found.known_route("x") == ()
+    assert found.absent["b"] == AbsentGroup(
+        cluster="C", name="b", renewed_at=OLD, topics=frozenset(("x", "y"))
+    )
+    found.update("t", Update(broker=broker("b"), topics={}), OLD + 2)
+    assert not found.absent
+
+
+def test_a_group_without_topics_and_one_of_which_a_slave_is_left_are_not_absent() -> None:
+    assert not gone("b").absent
+    found = registry()
+    found.update("m", Update(broker=MASTER, topics={"x": queues()}), OLD)
+    found.update("s", Update(broker=SLAVE, topics={"x": queues()}), OLD)
+    found.leave("m")
+    assert not found.absent
+    found.leave("s")
+    assert list(found.absent) == ["a"]
+
+
+def test_an_absent_group_is_let_go_of_by_hand_or_after_its_time() -> None:
+    found = gone("b", "x")
+    assert found.forget_absent("b")
+    assert found.forget_absent("b") and list(found.forgotten) == ["b"]
+    assert not found.forget_absent("x") and list(found.forgotten) == ["b", "x"]
+    found.update("t", Update(broker=broker("b"), topics={}), OLD + 2)
+    assert list(found.forgotten) == ["x"]
+    found = gone("b", "x")
+    found.expired(OLD + ABSENT_S_MAX)
+    assert found.absent
+    found.expired(OLD + ABSENT_S_MAX + 1)
+    assert not found.absent
+    found.update("m", Update(broker=MASTER, topics={}), OLD)
+    with pytest.raises(BadRequest, match="a is registered"):
+        found.forget_absent("a")
+
+
+def test_absent_groups_and_their_topics_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("whimbrel.nameserver.registry.ABSENT_GROUPS_MAX", 2)
+    monkeypatch.setattr("whimbrel.nameserver.registry.ABSENT_TOPICS_MAX", 3)
+    found = registry()
+    for name in "bcd":
+        found.update(name, Update(broker=broker(name), topics={"x": queues(), "y": queues()}), OLD)
+        found.leave(name)
+    assert {name: group.topics for name, group in found.absent.items()} == {"c": None, "d": {"x", "y"}}
+    monkeypatch.setattr("whimbrel.nameserver.registry.FORGOTTEN_MAX", 2)
+    for name in "xyz":
+        found.forget_absent(name)
+    assert list(found.forgotten) == ["y", "z"]

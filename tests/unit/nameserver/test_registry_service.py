@@ -6,6 +6,7 @@ import pytest
 
 from whimbrel.errors import BadRequest, Throttled
 from whimbrel.model.limits import ROUTE_QUEUES_MAX, TOPICS_MAX
+from whimbrel.nameserver.absences import ABSENCE_S_MAX, ABSENCES_MAX
 from whimbrel.nameserver.registry import Registry
 from whimbrel.nameserver.registry_service import SESSIONS_MAX, BrokerStream, RegistryService
 from whimbrel.nameserver.resolver import Resolver
@@ -441,3 +442,107 @@ def test_the_log_tells_when_a_broker_that_was_taken_out_of_routes_takes_writes_a
     assert "write bit" not in caplog.text
     stream.closed()
     assert "routes give a its write bit again, since its session ended" in caplog.text
+
+
+def has(rig: Rig, *, topic: str = "orders", permission: int = 6, **fields: Any) -> BrokerStream:
+    """Register a broker with a topic."""
+    stream, _ = rig.open()
+    request = registration(**fields)
+    request.topics_included = True
+    request.topics.add(topic=topic, read_queues=1, write_queues=1, permission=permission)
+    stream.received(request)
+    return stream
+
+
+def absent(rig: Rig) -> list[tuple[str, int, int]]:
+    """Return who is away, with since when."""
+    return [(one.broker_name, one.broker_id, one.since.seconds) for one in rig.cluster().absent]
+
+
+def test_a_broker_that_is_lost_is_told_as_absent_until_it_is_back() -> None:
+    rig = Rig()
+    has(rig).closed()
+    rig.now += 60
+    assert absent(rig) == [("a", 0, int(1e9) - 60)]
+    has(rig)
+    assert absent(rig) == []
+
+
+def test_a_slave_whose_lease_is_over_is_absent() -> None:
+    rig = Rig()
+    has(rig)
+    has(rig, broker_id=1, role=pb.BROKER_ROLE_SLAVE, port=8092)
+    rig.now += LEASE_S + 1
+    rig.service.tick(rig.now)
+    assert [one[:2] for one in absent(rig)] == [("a", 0), ("a", 1)]
+
+
+@pytest.mark.parametrize(
+    ("fields", "missed"),
+    [
+        ({}, True),  # its messages can't be read, and more were to come
+        ({"permission": 4}, False),  # it was drained
+        ({"topic": "TBW102"}, False),  # it held nothing
+        ({"broker_id": 1, "role": pb.BROKER_ROLE_SLAVE}, False),  # its master has all that it had
+    ],
+)
+def test_who_takes_its_leave_is_absent_only_if_something_is_left_out_with_it(
+    fields: dict[str, Any], missed: bool
+) -> None:
+    rig = Rig()
+    stream = has(rig, **fields)
+    stream.left = True
+    rig.service.remove(stream)
+    assert bool(absent(rig)) is missed
+
+
+def test_a_slave_that_leads_its_group_now_is_not_absent_as_the_slave_that_it_was() -> None:
+    rig = Rig()
+    has(rig, broker_id=1, role=pb.BROKER_ROLE_SLAVE).closed()
+    has(rig)  # from the same address
+    assert absent(rig) == []
+
+
+def test_who_never_comes_back_is_let_go_of() -> None:
+    rig = Rig()
+    for broker_id in (1, 2):
+        has(rig, broker_id=broker_id, role=pb.BROKER_ROLE_SLAVE, port=8090 + broker_id).closed()
+
+    def forget(**fields: Any) -> int:
+        call = Call("ForgetBroker", "127.0.0.1:5000", {}, None)
+        return int(rig.service.forget_broker(call, pb.ForgetBrokerRequest(**fields)).absent)
+
+    assert forget(broker_name="b") == 0
+    assert forget(broker_name="a", id=2) == 1 and [one[1] for one in absent(rig)] == [1]
+    assert forget(broker_name="a") == 1 and absent(rig) == []
+
+
+def test_absences_are_bounded_and_end() -> None:
+    rig = Rig()
+    rig.now = 0.0
+    for number in range(ABSENCES_MAX + 1):
+        has(rig, broker_name=f"a{number}", port=1 + number).closed()
+    assert len(rig.registry.absences.places) == ABSENCES_MAX and ("a0", 0) not in rig.registry.absences.places
+    rig.now += ABSENCE_S_MAX
+    assert absent(rig) == []
+
+
+def test_tools_are_told_which_groups_are_absent_and_their_topics_if_they_ask() -> None:
+    rig = Rig()
+    stream, _ = master(rig, "b", "10.0.0.2", x=(4, "NORMAL"))
+    assert not rig.cluster().absent_groups
+    rig.now += 3
+    stream.closed()
+    (told,) = rig.cluster().absent_groups
+    assert (told.broker_name, told.cluster, list(told.topics), told.topics_unknown) == ("b", "C", [], False)
+    assert told.renewed_at.seconds == 1_000_000_000 - 3
+    call = Call("DescribeCluster", "127.0.0.1:5000", {}, None)
+    asked = rig.service.describe_cluster(call, pb.DescribeClusterRequest(absent_topics=True)).result
+    assert asked is not None and list(asked.absent_groups[0].topics) == ["x"]
+    forget = pb.ForgetBrokerRequest(broker_name="b")
+    assert rig.service.forget_broker(call, forget).known
+    assert not rig.service.forget_broker(call, pb.ForgetBrokerRequest(broker_name="x")).known
+    assert not rig.cluster().absent_groups
+    assert list(rig.cluster().forgotten) == ["b", "x"]
+    with pytest.raises(BadRequest):
+        rig.service.forget_broker(call, pb.ForgetBrokerRequest(broker_name="a b"))

@@ -11,6 +11,7 @@ from support.store.cache_disk import CacheDisk
 from whimbrel.errors import StoreError
 from whimbrel.machine import Files, Machine
 from whimbrel.replicator.promises import Promises
+from whimbrel.store.epoch_file import EpochFile
 from whimbrel.store.recovery_marks import MARK_BYTES, MARK_INTERVAL_S
 from whimbrel.store.seat_file import Seat, SeatFile
 from whimbrel.store.shared_page import UNBOUND, SharedPage
@@ -267,3 +268,20 @@ def test_the_end_of_a_log_file_is_not_kept_since_a_blank_may_go(member: Member) 
     assert Member(member.root).opened(940, clean=True)
     assert member.dispatched(1001, acknowledged=1001) == 1001
     assert not Member(member.root).opened(940, clean=True)
+
+
+@pytest.mark.parametrize("listed", [((1, 0), (4, 500)), ((1, 0), (3, 500)), ()])
+def test_a_list_of_epochs_that_says_less_than_it_did_takes_the_vote(
+    member: Member, listed: tuple[tuple[int, int], ...]
+) -> None:
+    """The list is gone, or yesterday's: the log would be taken for an older one than it is."""
+    epochs = EpochFile(member.root)
+    epochs.save(((1, 0), (4, 500), (6, 900)))
+    member.opened(1000)
+    assert member.dispatched(900, acknowledged=900) == 900
+    assert member.seat().acknowledged_epoch == 4, "6 has written nothing yet"
+    if listed:
+        epochs.save(listed)
+    else:
+        epochs.path.unlink()
+    assert Member(member.root).opened(1000, clean=True) is (listed == ((1, 0), (4, 500)))

@@ -10,7 +10,7 @@ import pytest
 from support.systems.fake_cluster import running_in_thread
 from whimbrel.cli.main import main
 from whimbrel.errors import Unavailable
-from whimbrel.model.cluster import BrokerStatus
+from whimbrel.model.cluster import AbsentGroup, BrokerStatus, Cluster
 from whimbrel.spark.snapshots import GroupPoller, QueueLag, Snapshot, record, save
 
 AT_MS = 1_795_290_655_519
@@ -140,6 +140,17 @@ def test_brokers_that_are_gone_are_silent_and_nobody_at_all_is_an_error_at_first
     told: list[str] = []
     assert cluster.poll(told.append) == Snapshot((), ("broker-a", "broker-b"))
     assert "the nameserver does not answer" in told[0]
+
+
+def test_a_group_that_was_gone_before_the_first_snapshot_is_silent_until_it_is_let_go_of(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    absent = AbsentGroup(cluster="c", broker_name="broker-b", renewed_at=None)
+    answers = [Cluster((), True, (), (absent,)), Cluster((), True, (), (), frozenset({"broker-b"}))]
+    monkeypatch.setattr("whimbrel.spark.nameservers.describe_cluster", lambda *_: answers.pop(0))
+    cluster = GroupPoller("127.0.0.1:1")
+    assert cluster.poll(lambda line: None).silent == ("broker-b",)
+    assert cluster.poll(lambda line: None).silent == ()
 
 
 def test_a_cluster_is_recorded_by_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,6 +1,6 @@
 """Queues and positions that a person names: what is not there is refused with what is."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -32,11 +32,18 @@ class Standing(Backend):
     shows_empty_queues = True
     selects_by_time = False
     extents: dict[Key, Extent]
-    unreachable: frozenset[str] = frozenset()
+    away: Mapping[str, str] = field(default_factory=dict)
     ends: Mapping[Key, int | None] = field(default_factory=dict)
 
     @classmethod
-    def describe(cls, options: SourceOptions, *, first_contact: bool = False) -> "Standing":
+    def describe(
+        cls,
+        options: SourceOptions,
+        *,
+        first_contact: bool = False,
+        whole: bool = True,
+        known: Collection[str] = (),
+    ) -> "Standing":
         """Return the queues that are read."""
         return cls({key: extent for key, extent in HERE.items() if options.reads_queue(key[0], key[2])})
 
@@ -138,8 +145,15 @@ def test_queues_of_a_broker_that_does_not_answer_are_not_called_unknown(
 ) -> None:
     class Partly(Standing):
         @classmethod
-        def describe(cls, options: SourceOptions, *, first_contact: bool = False) -> "Partly":
-            return cls(Standing.describe(options).extents, frozenset({"broker-c"}))
+        def describe(
+            cls,
+            options: SourceOptions,
+            *,
+            first_contact: bool = False,
+            whole: bool = True,
+            known: Collection[str] = (),
+        ) -> "Partly":
+            return cls(Standing.describe(options).extents, {"broker-c": "it does not answer"})
 
     with pytest.raises(OptionError, match="broker broker-c of orders does not answer now"):
         begin(monkeypatch, {"startingOffsets": '{"orders": {"broker-c": {"0": 5}}}'}, Partly)

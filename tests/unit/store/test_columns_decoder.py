@@ -172,10 +172,13 @@ def test_a_body_that_does_not_decompress_fails_is_left_out_or_stays_raw(flag: in
     skipping = Decoder(["body"], on_corrupt="skip")
     assert rows_of(data, skipping) == [{"body": b"body"}] * 2
     assert [one.physical_offset for one in skipping.corrupt] == [9]
-    flagging = Decoder(["body", "crcOk"], on_corrupt="flag")
-    assert rows_of(data, flagging)[1] == {"body": stored, "crcOk": True}
+    flagging = Decoder(["body", "crcOk", "bodyOk"], on_corrupt="flag")
+    assert rows_of(data, flagging)[1] == {"body": stored, "crcOk": True, "bodyOk": False}
     assert flagging.corrupt_count == 1
     assert len(rows_of(data, Decoder(["size"]))) == 3  # nobody asked for the body
+    told = rows_of(data, Decoder(["bodyOk"], on_corrupt="flag"))
+    assert [row["bodyOk"] for row in told] == [True, False, True]
+    assert rows_of(data, Decoder(["bodyOk"], raw_bodies=True))[1] == {"bodyOk": True}
 
 
 @pytest.mark.parametrize("name", ["zlib", "lz4", "zstd"])
@@ -213,11 +216,12 @@ def test_corrupt_bodies_are_told_once_across_batches_cut_by_bytes() -> None:
         for number in range(12)
     )
     flagging = Decoder(
-        ["physicalOffset", "crcOk", "body"], verify_crc=True, on_corrupt="flag", bytes_max=2500
+        ["physicalOffset", "crcOk", "bodyOk", "body"], verify_crc=True, on_corrupt="flag", bytes_max=2500
     )
     rows = rows_of(data, flagging)
     assert [row["physicalOffset"] for row in rows] == list(range(12))
-    assert [row["crcOk"] for row in rows] == [number % 4 == 0 for number in range(12)]
+    for column in ("crcOk", "bodyOk"):
+        assert [row[column] for row in rows] == [number % 4 == 0 for number in range(12)]
     assert [len(row["body"]) for row in rows] == [14 if number % 4 == 2 else 1000 for number in range(12)]
     assert sorted(one.physical_offset for one in flagging.corrupt) == [
         number for number in range(12) if number % 4

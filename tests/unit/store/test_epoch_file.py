@@ -43,7 +43,7 @@ def test_bytes_name_and_directory_are_synced_in_this_order(tmp_path: Path) -> No
 @pytest.mark.parametrize("data", [b"1\n5\n1-0\n", b"x", b"0" * (TEXT_BYTES_MAX + 1)])
 def test_a_damaged_file_is_refused(data: bytes, tmp_path: Path) -> None:
     (tmp_path / EPOCH_FILE).write_bytes(data)
-    with pytest.raises(StoreError, match=f"{EPOCH_FILE} is damaged: .*; put a copy of the file there"):
+    with pytest.raises(StoreError, match=f"{EPOCH_FILE} is damaged: .*; begin with a backup"):
         EpochFile(tmp_path).load()
 
 

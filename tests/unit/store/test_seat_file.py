@@ -45,6 +45,7 @@ FULL = Seat(
     floor=(1 << 63) - 1,
     cut=(0x1122, 0x3344556677),
     acknowledged=0x1234,
+    acknowledged_epoch=0x5678,
     flush="async",
 )
 
@@ -79,6 +80,7 @@ def test_the_layout_is_as_the_module_draws_it(root: Path) -> None:
         "0123456789abcdef0123456789abcdef" "00112233445566778899aabbccddeeff" + "ff" * 16 + "3f000000"
         "ffffff7f" "02000000" "00000000" "ffffffffffffff7f" "2211000000000000" "7766554433000000"
         "02" "03" "0000" "a4a3a2a1" "3412000000000000" "0807060504030201" "1817161514131211"
+        "78560000"
     ).ljust(508, b"\0")  # fmt: skip
     assert len(data) == 8192
     assert data[:512] == first + zlib.crc32(first).to_bytes(4, "little")
@@ -384,6 +386,23 @@ OTHER = "e" * 32
         (replace(VOTER, flush="sync"), 100, OTHER, False, "async", True),
         (replace(VOTER, flush="async"), 100, OTHER, True, "sync", True),
         (cutting(replace(VOTER, acknowledged=110), 60, 120), 60, BOOT, True, "sync", True),
+        (replace(VOTER, acknowledged=90, acknowledged_epoch=3), 100, BOOT, True, "sync", True),
+        (
+            replace(VOTER, acknowledged=90, acknowledged_epoch=4),
+            100,
+            BOOT,
+            True,
+            "sync",
+            False,
+        ),  # an older list
+        (
+            cutting(replace(VOTER, acknowledged=90, acknowledged_epoch=4), 60, 120),
+            60,
+            BOOT,
+            True,
+            "sync",
+            True,
+        ),
         (replace(VOTER, boot=""), 100, BOOT, False, "async", False),
         (replace(VOTER, boot=""), 100, BOOT, True, "async", True),
     ],
@@ -391,13 +410,13 @@ OTHER = "e" * 32
 def test_who_may_have_lost_what_it_acknowledged_does_not_vote(
     seat: Seat, end: int, boot: str, clean: bool, flush: str, votes: bool
 ) -> None:
-    assert may_vote(seat, end=end, boot=boot, clean=clean, flush=flush) is votes
+    assert may_vote(seat, end=end, epoch=3, boot=boot, clean=clean, flush=flush) is votes
 
 
 def test_after_a_sync_that_failed_it_votes_only_if_what_it_acknowledged_was_on_disk() -> None:
-    assert may_vote(VOTER, end=100, boot=BOOT, clean=False, flush="sync", doubtful=True)
-    assert not may_vote(VOTER, end=100, boot=BOOT, clean=False, flush="async", doubtful=True)
-    assert not may_vote(VOTER, end=100, boot=BOOT, clean=True, flush="async", doubtful=True)
+    assert may_vote(VOTER, end=100, epoch=3, boot=BOOT, clean=False, flush="sync", doubtful=True)
+    assert not may_vote(VOTER, end=100, epoch=3, boot=BOOT, clean=False, flush="async", doubtful=True)
+    assert not may_vote(VOTER, end=100, epoch=3, boot=BOOT, clean=True, flush="async", doubtful=True)
 
 
 def test_a_cut_lowers_the_floor_once_it_is_done() -> None:
@@ -449,7 +468,7 @@ def test_a_copy_is_found_and_a_file_that_has_another_name_is_none(tmp_path: Path
     with pytest.raises(AssertionError, match="the seat of a copy is another one"):
         copy.save(replace(FULL, promised=7))
     other = copied(FULL, UUID[::-1])
-    assert (other.votes, other.acknowledged, other.floor) == (False, 0, 0)
+    assert (other.votes, other.acknowledged, other.acknowledged_epoch, other.floor) == (False, 0, 0, 0)
     assert (other.promised, other.promised_to) == (FULL.promised, FULL.promised_to)
     copy.save(other)
     again = SeatFile(second)

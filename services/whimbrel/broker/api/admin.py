@@ -3,8 +3,8 @@
 A slave refuses changes, since its tables are copies of its master's. Errors travel as gRPC statuses.
 """
 
-from collections.abc import Callable, Sequence, Set
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Mapping, Sequence, Set
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from whimbrel.broker.api.message_codec import timestamp
@@ -94,6 +94,7 @@ class ReplicationView:
     expected_slaves: int = 0
     lane: str = ""
     notes: tuple[str, ...] = ()
+    known_ends: Mapping[int, int] = field(default_factory=dict)
     election: ElectionView | None = None
 
 
@@ -429,6 +430,7 @@ class AdminService:
             expected_slaves=view.expected_slaves,
             lane=view.lane,
             notes=view.notes,
+            known_ends=view.known_ends,
         )
         for slave in view.slaves:
             response.slaves.add(

@@ -16,6 +16,7 @@ from whimbrel.store.options import Retention
 
 __all__ = [
     "ALIKE",
+    "LOG_FILE_SIZE",
     "OWN",
     "SETTINGS_CHARS_MAX",
     "Settings",
@@ -27,10 +28,15 @@ __all__ = [
 
 SETTINGS_CHARS_MAX = 4096  # of what a member tells
 VALUE_CHARS_MAX = 64
+LOG_FILE_SIZE: Final = (
+    "log_file_size"  # what a store has: told as well, and no log follows one of another size
+)
 KEPT: Final = frozenset({"reserved_hours", "disk_used_ratio_max", "disk_clean_ratio"})
 
 ALIKE: Final = KEPT | frozenset(
     {
+        # who keeps the record of the group
+        "coordinator",
         # what an answer promises
         "flush", "replication", "acks", "slave_fallbehind_max_bytes", "copies_min",
         # what a full disk does
@@ -50,7 +56,7 @@ OWN: Final = frozenset(
         "name", "id", "role", "cluster", "store", "store_mode", "host", "port", "remoting_port", "vip_port",
         "advertise_host", "advertise_port", "nameservers", "expected_slaves", "tls_certificate", "tls_key",
         # whom it asks; the group's record counts for its voters
-        "voters", "coordinator", "coordinator_ca", "coordinator_certificate", "coordinator_key",
+        "voters", "coordinator_ca", "coordinator_certificate", "coordinator_key",
         "coordinator_user", "coordinator_password_file", "coordinator_token_file", "remoting_accounts",
         # how it does its work
         "transport", "lane", "flush_interval_ms", "sync_flush_timeout_ms", "slave_timeout_ms",
@@ -64,10 +70,13 @@ OWN: Final = frozenset(
 Settings = Mapping[str, str | int | float | bool]
 
 
-def settings_text(options: BrokerOptions) -> str:
-    """Return what a member tells of its settings, as JSON."""
+def settings_text(options: BrokerOptions, log_file_size: int) -> str:
+    """Return what a member tells of its settings, and of its log, as JSON."""
     found = {field.name: getattr(options, field.name) for field in fields(options) if field.name in ALIKE}
-    found["full_disk"] = options.when_full
+    found |= {"full_disk": options.when_full, LOG_FILE_SIZE: log_file_size}
+    if options.coordinator == "nameserver":  # the first of its own list
+        found["coordinator"] = f"nameserver:{options.nameservers[0]}"
+    found["coordinator"] = str(found["coordinator"])[:VALUE_CHARS_MAX]
     return json.dumps(found, separators=(",", ":"), sort_keys=True)
 
 
@@ -84,7 +93,9 @@ def parse_settings(text: str) -> Settings:
     return {
         name: value
         for name, value in found.items()
-        if name in ALIKE and isinstance(value, str | int | float) and len(str(value)) <= VALUE_CHARS_MAX
+        if name in ALIKE | {LOG_FILE_SIZE}
+        and isinstance(value, str | int | float)
+        and len(str(value)) <= VALUE_CHARS_MAX
     }
 
 
@@ -95,7 +106,7 @@ def differences(ours: Settings, theirs: Settings, who: str) -> str:
         ours, theirs: settings by name; one that either lacks, as an earlier version does, is not compared.
         who: the other member.
     """
-    found = sorted(name for name, value in ours.items() if name in theirs and theirs[name] != value)
+    found = sorted(name for name in ALIKE if name in ours and theirs.get(name, ours[name]) != ours[name])
     if not found:
         return ""
     each = ", ".join(f"{name} is {theirs[name]} there and {ours[name]} here" for name in found)

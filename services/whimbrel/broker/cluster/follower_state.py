@@ -3,18 +3,22 @@
     message of the leader, with a number ──► journal ──► its disk ──► report: all up to that number
     tables of the leader, with a version ──► their files ──► the version's file ──► report
 
+**What was lost** (`tables/metadata_version.py`) is there again once this member has stored all that a
+leader had which has begun: its tables, and its leases up to a message that says so.
+
 One stream at a time, and it bears the epoch that this member has promised on disk when the stream begins
 (`Q1` in `state_quorum.py`). A report is about what stands on the disk, also under asynchronous flush: it is
 some bytes each, synced together (`lease_journal.py`), and a member that had lost what it reported would need
 a rule of its own before it may hand its state over.
 """
 
+import contextlib
 from collections import deque
 from collections.abc import Callable
 
 from whimbrel.broker.consume.lease_store import LeaseStore
 from whimbrel.broker.tables.metadata_version import MetadataVersion, MetadataVersionFile
-from whimbrel.errors import NotReady
+from whimbrel.errors import NotReady, StoreFull
 
 __all__ = ["FollowerState"]
 
@@ -48,6 +52,7 @@ class FollowerState:
         self.epoch = 0  # of the stream that is open
         self.pending: deque[tuple[int, int]] = deque()  # number here, number of the leader
         self.told = MetadataVersion()
+        self.whole_at = 0  # the number here at which all is stored that a leader has begun with; 0: not known
 
     def begin(self, news: Callable[[], None]) -> int:
         """Begin a stream; return its epoch.
@@ -57,7 +62,7 @@ class FollowerState:
         """
         self.news, self.epoch = news, self.promised()
         self.pending.clear()
-        self.told = MetadataVersion()
+        self.told, self.whole_at = MetadataVersion(), 0
         return self.epoch
 
     def end(self) -> None:
@@ -65,14 +70,22 @@ class FollowerState:
         self.news, self.epoch = None, 0
         self.pending.clear()
 
-    def took(self, number: int) -> None:
-        """Take note of a message that is in the journal, with its number; 0 has none."""
+    def took(self, number: int, *, begun: bool = False) -> None:
+        """Take note of a message that is in the journal, with its number; 0 has none.
+
+        `begun`: who sent it has begun to lead.
+        """
         if number:
+            if begun and not self.whole_at:
+                self.whole_at = self.lease_store.number
             self.pending.append((self.lease_store.number, number))
             self.synced()
 
     def synced(self) -> None:
         """Something is on the disk."""
+        if self.file.lost and 0 < self.whole_at <= self.lease_store.durable:
+            with contextlib.suppress(StoreFull):  # with the next one
+                self.file.regain_leases()
         if self.news is not None:
             self.news()
 

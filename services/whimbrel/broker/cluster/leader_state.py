@@ -16,11 +16,14 @@ answered, which one member has and this leader had not, would come back with tha
 over changes that were answered meanwhile (Q5). Members take a leader's tables as they are, also where that
 takes back a change of the leader before.
 
-A member of an earlier version says no epoch, and is not counted: `trouble` says so.
+A member of an earlier version says no epoch, and is not counted: `trouble` says so. Nor is one, this one
+among them, that may have lost what it had stored (`MetadataVersionFile.lost`), unless an operator has
+accepted a loss: what it has is merged all the same.
 
 All rules, with what happens where one is missing, are in `tests/models/rules.py`; models find each.
 """
 
+import contextlib
 import logging
 from collections.abc import Callable
 from typing import Final
@@ -50,15 +53,33 @@ class MemberStream:
         version: of its metadata.
         tables: what has come of them.
         leases_done, tables_done: all has come.
+        lost: it may have stored more.
     """
 
-    __slots__ = ("counts", "leases_done", "member", "seat", "tables", "tables_done", "version", "votes")
+    __slots__ = (
+        "counts",
+        "leases_done",
+        "lost",
+        "member",
+        "seat",
+        "tables",
+        "tables_done",
+        "version",
+        "votes",
+    )
 
     def __init__(
-        self, member: int, seat: str, version: MetadataVersion, *, votes: bool, counts: bool
+        self,
+        member: int,
+        seat: str,
+        version: MetadataVersion,
+        *,
+        votes: bool,
+        counts: bool,
+        lost: bool = False,
     ) -> None:
         self.member, self.seat, self.version = member, seat, version
-        self.votes, self.counts = votes, counts
+        self.votes, self.counts, self.lost = votes, counts, lost
         self.tables = bytearray()
         self.leases_done = self.tables_done = False
 
@@ -103,7 +124,8 @@ class LeaderState:
         self.leases_durable = leases_durable
         self.file, self.take_tables, self.on_change = file, take_tables, on_change
         self.streams: dict[int, MemberStream] = {}  # the newest of each member
-        self.merged: set[tuple[int, str]] = {(member, seat)}
+        # Those that have told all that they had stored, with their seats.
+        self.merged: set[tuple[int, str]] = set() if file.lost and not term.waives else {(member, seat)}
         self.earlier: set[int] = set()  # members of an earlier version
         self.begun = False
         self.begun_at = 0
@@ -145,13 +167,16 @@ class LeaderState:
         if epoch and epoch != self.term.epoch:
             raise NotReady(f"this member leads epoch {self.term.epoch}, that one has promised {epoch}")
 
-    def hello(self, member: int, seat: str, epoch: int, version: MetadataVersion) -> MemberStream:
+    def hello(
+        self, member: int, seat: str, epoch: int, version: MetadataVersion, *, lost: bool = False
+    ) -> MemberStream:
         """Take a member's first message; return its stream, which takes the place of an older one.
 
         Args:
             member, seat: its id, and the uuid of its store.
             epoch: that it has promised; 0: it is of an earlier version.
             version: of its metadata.
+            lost: it may have stored more than it has now.
 
         Raises:
             NotReady: see `check_epoch`.
@@ -166,6 +191,7 @@ class LeaderState:
             version,
             votes=known and self.term.electable(member, seat),
             counts=known and (member, seat) in self.term.voters,
+            lost=lost and not self.term.waives,
         )
         self.leases.left(member)
         self.metadata.left(member)
@@ -198,7 +224,7 @@ class LeaderState:
         stream.leases_done = stream.leases_done or leases_done
         has_all = stream.leases_done and (stream.tables_done or stream.version <= self.file.version)
         one = (stream.member, stream.seat)
-        if has_all and one not in self.merged:
+        if has_all and not stream.lost and one not in self.merged:
             self.merged.add(one)
             self.on_change()
 
@@ -270,6 +296,9 @@ class LeaderState:
         """Do what time asks for; to be called about twice a second."""
         if self.saved < self.counter:
             self.save()
+        if self.file.lost and self.begun and self.saved and self.leases_durable() >= self.begun_at:
+            with contextlib.suppress(StoreFull):  # the next time
+                self.file.regain()
         self.leases.advance()
         self.leases.expire()
         self.metadata.expire()

@@ -356,6 +356,12 @@ class LeaseStreams:
         for stream in tuple(self.open):
             stream.outbox.close(error)
 
+    def tell_begun(self) -> None:
+        """Tell members that this leader has begun, which has all that was answered."""
+        for stream in tuple(self.open):
+            stream.push()
+            stream.tell_begun()
+
     def push(self) -> None:
         """Send what waits for room; to be called periodically, since a transport does not report room."""
         for stream in tuple(self.open):
@@ -386,7 +392,9 @@ class LeaseStream:
                 raise NotReady("this broker is not a settled master")
             if streams.state is not None:
                 version = MetadataVersion(message.metadata.epoch, message.metadata.counter)
-                self.member = streams.state.hello(message.broker_id, message.seat, message.epoch, version)
+                self.member = streams.state.hello(
+                    message.broker_id, message.seat, message.epoch, version, lost=message.lost
+                )
             self.exchange = LeaseExchange(
                 streams.lease_store,
                 ready=self.news,
@@ -485,9 +493,26 @@ class LeaseStream:
         assert self.exchange is not None
         return self.outbox.send(
             replica.SyncLeasesResponse(
-                entries=entries, snapshot_done=complete, reads_orders=True, number=self.exchange.number
+                entries=entries,
+                snapshot_done=complete,
+                reads_orders=True,
+                number=self.exchange.number,
+                begun=self.leads,
             )
         )
+
+    @property
+    def leads(self) -> bool:
+        """Whether this is an elected leader that has begun to lead."""
+        return self.streams.state is not None and self.streams.state.begun
+
+    def tell_begun(self) -> None:
+        """Tell that this leader has begun, where no message with entries does."""
+        exchange = self.exchange
+        if exchange is not None and self.member is not None and not exchange.pending:
+            self.outbox.send(
+                replica.SyncLeasesResponse(reads_orders=True, number=exchange.told, begun=self.leads)
+            )
 
 
 async def introduce_replica(
@@ -554,6 +579,7 @@ async def sync_leases(
             first.epoch, first.seat = state.begin(news.set), state.seat()
             version = state.file.version
             first.metadata.epoch, first.metadata.counter = version.epoch, version.counter
+            first.lost = bool(state.file.lost)
         reading = asyncio.ensure_future(read_leases(stream, exchange, exchanged, state, handing))
         try:
             await stream.write(first)
@@ -602,7 +628,7 @@ async def read_leases(
             if response.HasField("metadata"):
                 theirs = MetadataVersion(response.metadata.epoch, response.metadata.counter)
                 handing += pieces_of(state.tables()) if state.file.version > theirs else ()
-            state.took(response.number)
+            state.took(response.number, begun=response.begun)
             state.synced()
         if exchange.peer_complete and not before:
             exchanged(True)

@@ -51,8 +51,14 @@ That doubles the interval of changes that a power failure can cost, once for eac
 ended may have left a refused file as well, which reads well out of memory; so opening the journal writes the
 newest file once more, with the same bytes, and syncs it, and its name, before it touches the other one. When
 that is refused, too, nobody knows which of them the disk has: both stay until a new file is synced.
+
+**Damage.** A frame that is not whole ends a file without a word: after a power failure it is one that was
+not synced. It is none while the machine has not started again (`boot` names the start in which the journal
+was written last): then a frame of the same generation behind it is proof of damage, as a head that is none
+is, and `lost` says so. A bit in a frame's length, or in the last frame, is not noticed.
 """
 
+import contextlib
 import errno
 import logging
 import os
@@ -75,6 +81,7 @@ FRAME_BYTES = 256 << 10
 # While the disk refuses every sync, the state is written anew after 1, 3, 7 beats and so on up to this many.
 BEATS_APART_MAX = 63
 FILE_MODE = 0o644
+BOOT = "boot"  # file in the folder
 
 MAGIC = b"WHIMLEAS"
 VERSION = 1
@@ -92,6 +99,7 @@ class LeaseJournal:
         sync_failures: how many syncs were refused since the start.
         appended: 1 for the state as it was at the start, and one for each frame since. synced: how many of
             these the disk has.
+        lost: why entries may be missing that were written down, as `load` has found; "" where none may.
         on_synced: called by the flushing thread when `synced` has moved. While it is set syncs are prompt.
     """
 
@@ -124,6 +132,7 @@ class LeaseJournal:
         self.limit = 0
         self.full = False
         self.newest = b""  # what `load` found in the active file; until `start`
+        self.lost = ""
         self.beats_to_wait = self.beats_waited = 0  # between two tries to write what a refused sync lost
         # Shared by the writing and the flushing thread, under `lock`.
         self.lock = machine.lock()
@@ -149,8 +158,13 @@ class LeaseJournal:
             if generation is None:
                 if data.strip(b"\0"):
                     logger.warning("%s is not a lease journal of this version; it is ignored", path)
+                if data[:HEADER_BYTES].strip(b"\0"):  # else a process has ended as it wrote it anew
+                    self.lost = f"{path} is damaged"
                 continue
             found.append((generation, index, data))
+        if not found:
+            self.lost = self.lost or f"there is no lease journal in {self.folder}"
+        same_boot = self.read_boot() == self.machine.boot_id().hex()
         chunks = []
         for generation, index, data in sorted(found):
             self.generation, self.active = generation, index
@@ -159,6 +173,8 @@ class LeaseJournal:
                 chunks.append(chunk)
                 end += FRAME.size + len(chunk)
             self.newest = data[:end]
+            if same_boot and goes_on(data, end, generation):
+                self.lost = f"{self.paths[index]} is damaged at byte {end}"
             logger.info("lease journal %s, generation %d: %d bytes", self.paths[index].name, generation, end)
         return chunks
 
@@ -172,6 +188,7 @@ class LeaseJournal:
         """
         self.snapshot = snapshot
         self.open()
+        self.write_boot()
         if self.newest and len(self.files) == 2:
             self.write_newest_again()
         self.newest = b""
@@ -271,6 +288,21 @@ class LeaseJournal:
             if error.errno not in (errno.ENOSPC, errno.EDQUOT):
                 raise StoreError(f"the lease journal can't be opened: {error}") from error
             self.report_full(error)
+
+    def read_boot(self) -> str:
+        """Return in which start of the machine the journal was written last; "" where that is not known."""
+        path = self.folder / BOOT
+        try:
+            return self.disk.read_bytes(path).decode("ascii", "replace") if self.disk.exists(path) else ""
+        except OSError:
+            return ""
+
+    def write_boot(self) -> None:
+        """Note this start of the machine; where there is no room, less damage is noticed."""
+        boot = self.machine.boot_id().hex()
+        if self.read_boot() != boot:
+            with contextlib.suppress(OSError):
+                self.disk.write_new(self.folder / BOOT, boot.encode())
 
     def allocate(self) -> None:
         """Give both files their space: the next start needs the other one, perhaps on a full disk."""
@@ -437,8 +469,16 @@ def read_header(data: bytes) -> int | None:
     return int(generation)
 
 
-def read_frames(data: bytes, generation: int) -> Iterable[bytes]:
-    position = HEADER_BYTES
+def goes_on(data: bytes, position: int, generation: int) -> bool:
+    """Return whether there is a whole frame of a generation behind one that is not whole."""
+    if position + FRAME.size > len(data):
+        return False
+    size, _ = FRAME.unpack_from(data, position)
+    following = position + FRAME.size + size
+    return bool(size) and any(True for _ in read_frames(data, generation, following))
+
+
+def read_frames(data: bytes, generation: int, position: int = HEADER_BYTES) -> Iterable[bytes]:
     while position + FRAME.size <= len(data):
         size, checksum = FRAME.unpack_from(data, position)
         position += FRAME.size

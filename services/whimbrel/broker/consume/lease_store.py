@@ -46,6 +46,7 @@ class Journal(Protocol):
     sync_failures: int
     appended: int
     synced: int
+    lost: str
 
     def load(self) -> list[bytes]: ...
     def start(self, snapshot: Callable[[], Iterator[bytes]]) -> None: ...
@@ -61,6 +62,7 @@ class LeaseStore:
 
     Attributes:
         on_merged: called when entries of another broker have changed something.
+        on_lost: called while the state is loaded, with why entries may be missing that were written down.
         checks: decides which entries of other brokers and of the journal count.
         end_of: returns the end of a queue, by topic and queue id, once this broker leads; None before.
         term: epoch of the elected leader that this broker is; 0 where it is none.
@@ -77,6 +79,7 @@ class LeaseStore:
         self.table = LeaseTable(origin=broker_id)
         self.checks = EntryChecks(now_ms)
         self.on_merged: Callable[[], None] | None = None
+        self.on_lost: Callable[[str], None] = lambda why: None
         self.end_of: Callable[[str, int], int] | None = None
         self.term = 0
         self.has_all: Callable[[], bool] = lambda: False
@@ -93,8 +96,13 @@ class LeaseStore:
         except CorruptRecord as error:
             raise StoreError(
                 f"the lease journal (whimbrel/leases in the store) is of another version or damaged: {error};"
-                " move it away to go on from the offsets in config/consumerOffset.json"
+                " move it away to go on from the offsets in config/consumerOffset.json, or from what the"
+                " other members of the group have"
             ) from error
+        if self.journal.lost:
+            self.on_lost(
+                self.journal.lost
+            )  # before the journal is written anew, and nothing shows it any more
         self.journal.start(self.snapshot)
 
     def close(self) -> None:

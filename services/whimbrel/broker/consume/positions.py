@@ -237,8 +237,30 @@ class Positions:
         Call it when a master becomes writable, before the first append: a log that lost its tail gives
         those offsets to new messages, which must not count as delivered. A slave's log merely lags.
         """
-        cut = 0
         self.lease_store.end_of = self.queue_end
+        found = self.beyond_log()
+        for state, end in found:
+            epoch = self.lease_store.next_epoch(state.epoch)
+            self.lease_store.commit_entries(b"".join(state.entries(epoch, end)))
+        return len(found)
+
+    def forget_beyond_log(self) -> int:
+        """Forget the same at a slave, for itself alone; return on how many queues.
+
+        A log that got shorter is filled by a master, who may give those offsets to other messages: what is
+        known of them must not be handed to it. It hands over what it knows itself. The journal's files still
+        have what is forgotten: both are to be written anew.
+        """
+        found = self.beyond_log()
+        for state, end in found:
+            entries = b"".join(state.entries(state.epoch, end))
+            state.reset(state.epoch)
+            self.table.join(entries)
+        return len(found)
+
+    def beyond_log(self) -> list[tuple[QueueLeases, int]]:
+        """Return the states that know offsets which the log does not hold, and where that ends."""
+        found = []
         for group, topic, (queue_id, _, committed) in list(self.table.positions()):
             end = self.queue_end(topic, queue_id)
             known = self.table.by_queue.get((group, topic, queue_id))
@@ -247,10 +269,8 @@ class Positions:
             state = self.table.state(group, topic, queue_id)
             logger.warning("%s on %s/%d knew offsets up to %d, the log ends at %d: the rest is forgotten",
                         group, topic, queue_id, state.next, end)  # fmt: skip
-            epoch = self.lease_store.next_epoch(state.epoch)
-            self.lease_store.commit_entries(b"".join(state.entries(epoch, end)))
-            cut += 1
-        return cut
+            found.append((state, end))
+        return found
 
     def check_offset(self, topic: str, queue_id: int, offset: int) -> None:
         low, high = self.store.queue_range(topic, queue_id)

@@ -35,7 +35,7 @@ from whimbrel.rpc.remoting.handlers import Handle as RemotingHandle
 from whimbrel.rpc.remoting.handlers import RemotingService
 from whimbrel.rpc.server.handlers import Call, Method, ServerStreamMethod, Service, UnaryMethod
 
-__all__ = ["HeldAnswers"]
+__all__ = ["READING", "REMOTING_LEASES", "REMOTING_METADATA", "HeldAnswers"]
 
 Handle = Callable[[Any, Any], Any]
 
@@ -71,6 +71,7 @@ REMOTING_LEASES: Final = frozenset(
     {
         R.UPDATE_CONSUMER_OFFSET,
         R.INVOKE_BROKER_TO_RESET_OFFSET,
+        R.CLONE_GROUP_OFFSET,
         R.DELETE_TOPIC_IN_BROKER,
         R.DELETE_SUBSCRIPTIONGROUP,
     }
@@ -88,7 +89,19 @@ REMOTING_METADATA: Final = frozenset(
         R.DELETE_SUBSCRIPTIONGROUP,
     }
 )
-REMOTING_SERVING: Final = (REMOTING_LEASES | REMOTING_METADATA | {R.PULL_MESSAGE, R.LITE_PULL_MESSAGE}) - {
+READING: Final = frozenset(
+    {
+        R.PULL_MESSAGE,
+        R.LITE_PULL_MESSAGE,
+        R.QUERY_CONSUMER_OFFSET,
+        R.GET_ALL_CONSUMER_OFFSET,
+        R.GET_CONSUME_STATS,
+        R.GET_BROKER_CONSUME_STATS,
+        R.QUERY_CONSUME_TIME_SPAN,
+        R.QUERY_CORRECTION_OFFSET,
+    }
+)
+REMOTING_SERVING: Final = (REMOTING_LEASES | REMOTING_METADATA | READING) - {
     R.SEND_MESSAGE,
     R.SEND_MESSAGE_V2,
     R.SEND_BATCH_MESSAGE,

@@ -277,7 +277,7 @@ class MasterRole(Role):
 
     def open_upkeep(self) -> None:
         """Take what members say of themselves, and watch what retention does."""
-        self.settings = settings_text(self.options)
+        self.settings = settings_text(self.options, self.store.writer.file_size)
         self.members = members = MemberReports(self.settings)
         if self.appender.commit is not None:
             self.appender.commit.stalls = members.stalls
@@ -678,6 +678,7 @@ class MasterRole(Role):
                 self.consumption.table.taken_over()  # what others have told of, before anything is handed out
             if self.state is not None and not self.state.begun:
                 self.state.begin()
+                self.lease_streams.tell_begun()
             self.lease_streams.push()
             if self.state is None:
                 self.receives.release()
@@ -751,7 +752,8 @@ class MasterRole(Role):
             if view.replicator_alive and (peer := page.peer(slot))
         )
         needed = max(self.options.expected_slaves, self.options.durability.acks, len(self.voters) - 1)
-        return replace(view, slaves=slaves, expected_slaves=needed)
+        known = self.upkeep.ends
+        return replace(view, slaves=slaves, expected_slaves=needed, known_ends=known)
 
     def advice(self, *, replicator_alive: bool) -> str:
         """Return why no writes are taken, or what else there is to know."""

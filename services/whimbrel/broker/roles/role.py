@@ -304,6 +304,8 @@ class Role(ABC):
         self.context.groups.on_change.append(self.consumption.groups_changed)
         self.opened.callback(self.context.groups.on_change.remove, self.consumption.groups_changed)
         self.find_retry_topics()
+        if self.options.elects:
+            self.consumption.lease_store.on_lost = self.context.metadata_version.lose_leases
         self.consumption.open()
         self.opened.callback(self.consumption.close)
         self.offsets = OffsetExchange(
@@ -678,6 +680,13 @@ class Role(ABC):
     def notes(self) -> tuple[str, ...]:
         """Return what is worth knowing though nothing is wrong."""
         found = [*self.unequal_settings()]
+        if not self.options.elects:  # there another member's win
+            found += [
+                f"{table.path.name} was damaged as this broker started, and goes on as it was one change"
+                " before: compare what is there with what should be"
+                for table in (self.context.topics, self.context.groups)
+                if table.of_predecessor
+            ]
         if self.options.elects and self.page.seat_bound == UNBOUND:
             found.append(
                 "the store's file system does not tell a file from its copy: put back copies of it by"

@@ -8,13 +8,19 @@ Where `forward` is on, clients' calls that change anything go to the master (`ap
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import replace
 from typing import ClassVar
 
 from whimbrel.broker.api.admin import ReplicationView
 from whimbrel.broker.background import start_task
-from whimbrel.broker.cluster.agreement import Settings, differences, parse_settings, settings_text
+from whimbrel.broker.cluster.agreement import (
+    LOG_FILE_SIZE,
+    Settings,
+    differences,
+    parse_settings,
+    settings_text,
+)
 from whimbrel.broker.cluster.follower_state import FollowerState
 from whimbrel.broker.cluster.introduction import Introduction
 from whimbrel.broker.cluster.kept_log import KeptLog
@@ -39,7 +45,7 @@ from whimbrel.broker.roles.role import Role, Unconfirmed
 from whimbrel.broker.tables.adoption import adopt_topics
 from whimbrel.broker.tables.metadata_version import MetadataVersion
 from whimbrel.broker.tables.shared_topics import TopicSharing
-from whimbrel.errors import NotRecovered, OffsetNotFound
+from whimbrel.errors import NotReady, NotRecovered, OffsetNotFound
 from whimbrel.metrics import Family
 from whimbrel.model.names import HALF_TOPIC, SCHEDULE_TOPIC, TRANSACTION_GROUP
 from whimbrel.model.registration import BrokerRole, Member, SharedTopics
@@ -56,6 +62,22 @@ def nothing(_: MetadataVersion) -> None:
 
 
 logger = logging.getLogger(__name__)
+
+LOOKS_MAX, LOOK_APART_S = 500, 0.02  # whether what a lease stream waits for is there
+JOURNAL_FILES = 2  # of leases, written in turn
+
+
+async def within_looks(ready: Callable[[], bool], why_not: str) -> None:
+    """Wait for something that comes soon.
+
+    Raises:
+        NotReady: it has not come within `LOOKS_MAX` looks.
+    """
+    for _ in range(LOOKS_MAX):
+        if ready():
+            return
+        await asyncio.sleep(LOOK_APART_S)
+    raise NotReady(why_not)
 
 
 class SlaveRole(Role):
@@ -78,8 +100,9 @@ class SlaveRole(Role):
         )  # the master's address, and whether the last nameserver heard of is settled
         self.exchanged = False  # the master's lease state has come in
         self.state: FollowerState | None = None  # where members are elected
-        self.settings = settings_text(options)
         self.master_settings: Settings = {}  # as the master has told them
+        # What is known of leases is about what the log holds; to be seen to before any of it is handed over.
+        self.leases_fit = False
         self.adopted = 0  # queues that the store had made when topics were adopted last
 
     # Opening
@@ -115,6 +138,7 @@ class SlaveRole(Role):
         def cut(log_end: int) -> None:
             confirmed.cut(log_end)
             self.timers.cut(log_end)
+            self.leases_fit = False
 
         self.store.on_truncated = cut
         return confirmed
@@ -151,7 +175,10 @@ class SlaveRole(Role):
     def begin(self) -> None:
         """Follow the log, the metadata and the leases of the master."""
         context, counted = self.context, self.context.counted
-        self.kept_log = KeptLog(self.page, lambda: self.store.written)
+        self.page.leader_file_size = 0  # another master may have other files
+        # A member that votes has lost nothing that was committed, and knows of the leases of nothing else.
+        self.leases_fit = self.options.elects and bool(self.page.votes)
+        self.kept_log = KeptLog(self.page, lambda: self.store.flushed)
         if context.elector is not None:
             context.elector.waiting_below = self.waiting_below
             self.begun.callback(context.elector.waits_nowhere)
@@ -252,17 +279,25 @@ class SlaveRole(Role):
 
     async def introduce(self, address: str, replica_address: str) -> None:
         """Tell the master's broker where our replicator is connected, and how we are; learn its settings."""
-        report = MemberReport(trouble=self.page.trouble, settings=self.settings)
+        report = MemberReport(trouble=self.page.trouble, settings=self.settings())
         told = await introduce_replica(address, self.hello(), replica_address, report)
         self.master_settings = parse_settings(told)
+        size = self.master_settings.get(LOG_FILE_SIZE, 0)
+        self.page.leader_file_size = size if isinstance(size, int) and 0 <= size < 1 << 62 else 0
+
+    def settings(self) -> str:
+        """Return what this slave tells of its settings, as JSON."""
+        return settings_text(self.options, self.page.file_size)
 
     def unequal_settings(self) -> Sequence[str]:
         """Return which settings differ, of our replicator and of the master."""
-        of_master = differences(parse_settings(self.settings), self.master_settings, "the master")
+        of_master = differences(parse_settings(self.settings()), self.master_settings, "the master")
         return [*super().unequal_settings(), *([of_master] if of_master else [])]
 
     async def exchange_leases(self, address: str) -> None:
         """Run one stream of lease entries to the master."""
+        if not self.leases_fit:
+            await self.fit_leases()
         await sync_leases(
             address,
             self.hello(),
@@ -270,6 +305,23 @@ class SlaveRole(Role):
             exchanged=self.lease_state_exchanged,
             state=self.state,
         )
+
+    async def fit_leases(self) -> None:
+        """Forget what is known of offsets that the log does not hold: a master gives them to other messages.
+
+        Raises:
+            NotReady: the queues are not made as far as the log goes, or the disk is too slow; try again.
+            StoreFull: the disk has no room.
+        """
+        positions, store = self.consumption.positions, self.store
+        await within_looks(lambda: store.dispatched >= store.visible_end, "the queues are still being made")
+        if found := positions.beyond_log():
+            if self.options.elects:
+                self.context.metadata_version.lose_leases(f"its log lacks messages of {len(found)} queues")
+            positions.forget_beyond_log()
+            for _ in range(JOURNAL_FILES):
+                await within_looks(self.consumption.lease_store.journal.rewrite, "the disk is slow or full")
+        self.leases_fit = True
 
     def waiting_below(self, begin: int) -> int:
         """Return how many messages wait whose records stand below an offset: delayed ones, and halves of

@@ -84,10 +84,15 @@ class LogUpkeep:
         disk, limit, seconds = self.log.disk, self.limit, self.limit_s
         if disk.ratio <= limit - NEAR and (seconds is None or seconds > SOON_S):
             return ""
-        room = max(limit - disk.ratio, 0.0) * disk.usable_bytes / (1 << 30)
-        when = "" if seconds is None else f", in about {about(seconds)} as it fills now"
-        told = f"the disk is {disk.ratio:.0%} full: at {limit:.0%}, after {room:.1f} GiB more{when},"
-        if self.log.kept_options.full_disk == "refuse":
+        refuses = self.log.kept_options.full_disk == "refuse"
+        told = f"the disk is {disk.ratio:.0%} full, the limit is {limit:.0%}:"
+        if disk.ratio <= limit:
+            room = (limit - disk.ratio) * disk.usable_bytes / (1 << 30)
+            when = "" if seconds is None else f", in about {about(seconds)} as it fills now"
+            told = f"the disk is {disk.ratio:.0%} full: at {limit:.0%}, after {room:.1f} GiB more{when},"
+        elif refuses:
+            return ""  # sends are refused, and that is said
+        if refuses:
             return f"{told} sends are refused; make room, or set a shorter reserved_hours"
         following = self.would_go()
         which = f" first {following}," if following.messages else ""

@@ -7,9 +7,12 @@ the leader, then by its count of changes. It is written after the tables that it
 newer than it says, by a change of which nobody was told that it is stored, and never older. RocketMQ's own
 `dataVersion` orders nothing here: two leaders, one of which is lost, may both count on from the same one.
 
-A table whose file is damaged goes on with its predecessor, which may lack changes that were answered: it has
-no version then (`forget`), so anybody else's tables win, and no leader that has such tables makes them
-everybody's. Where this file itself is damaged, the version is not known either.
+**What a member has lost of it.** A table whose file is damaged or gone goes on with its predecessor, or
+empty: it may lack changes that were answered. So it has no version then (`forget`), anybody else's tables
+win, and no leader that has such tables makes them everybody's. And until it has a leader's again, this
+member does not count among those that have told a new leader what was answered (`lost`): a majority that
+has an answer has one member less that knows it. The same holds for a lease journal that is damaged or
+gone. Where this file itself is damaged, the version is not known either.
 """
 
 import logging
@@ -24,6 +27,8 @@ from whimbrel.store import jsonconfig
 __all__ = ["MetadataVersion", "MetadataVersionFile"]
 
 logger = logging.getLogger(__name__)
+
+TABLES, LEASES = "tables", "leases"
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -45,17 +50,20 @@ class MetadataVersionFile:
         """
         self.path, self.files = store_root / "whimbrel" / "metadata.json", files
         found, newest = jsonconfig.open_own(self.path, self.take, files)
-        self.version = found if found is not None and newest else MetadataVersion()
+        self.version, self.lost = found or (MetadataVersion(), frozenset())
+        if found is not None and not newest:
+            self.version, self.lost = MetadataVersion(), self.lost | {TABLES}
 
-    def take(self, content: Any) -> MetadataVersion:
+    def take(self, content: Any) -> tuple[MetadataVersion, frozenset[str]]:
         """Return what a parsed file says."""
         try:
-            return MetadataVersion(int(content["epoch"]), int(content["counter"]))
-        except (KeyError, TypeError, ValueError) as error:
+            lost = frozenset(content.get("lost", ())) & {TABLES, LEASES}
+            return MetadataVersion(int(content["epoch"]), int(content["counter"])), lost
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise StoreError(f"{self.path} holds no version: {error!r}") from error
 
     def forget(self) -> None:
-        """Take note that a table here is older than the version says.
+        """Take note that a table here is older than the version says, or gone.
 
         Raises:
             StoreFull: the disk has no room for that; the tables are not to be used.
@@ -66,7 +74,39 @@ class MetadataVersionFile:
                 " other member win",
                 self.version,
             )
-            self.save(MetadataVersion())
+            self.write(MetadataVersion(), self.lost | {TABLES})
+
+    def lose_leases(self, why: str) -> None:
+        """Take note that what is known of leases here may lack what was answered.
+
+        A member of no group has answered for nothing by a majority: nothing is noted.
+
+        Raises:
+            StoreFull: the disk has no room for that; what is known is not to be used.
+        """
+        if self.version != MetadataVersion() or self.lost:
+            logger.error(
+                "this member may have lost acknowledgements and positions that it had answered for: %s; it"
+                " does not count as one that knows them until it has all that a leader has",
+                why,
+            )
+            self.write(self.version, self.lost | {LEASES})
+
+    def regain_leases(self) -> None:
+        """Take note that all that a leader has of leases is on the disk.
+
+        Raises:
+            StoreFull: the disk has no room for that; nothing has changed.
+        """
+        self.write(self.version, self.lost - {LEASES})
+
+    def regain(self) -> None:
+        """Take note that this member leads, and has all that a majority had.
+
+        Raises:
+            StoreFull: the disk has no room for that; nothing has changed.
+        """
+        self.write(self.version, frozenset())
 
     def save(self, version: MetadataVersion) -> None:
         """Write another version down.
@@ -74,8 +114,14 @@ class MetadataVersionFile:
         Raises:
             StoreFull: the disk has no room; the version is as it was.
         """
-        if version == self.version:
+        self.write(version, self.lost - {TABLES})
+
+    def write(self, version: MetadataVersion, lost: frozenset[str]) -> None:
+        """Write both down; raises StoreFull, and then nothing has changed."""
+        if (version, lost) == (self.version, self.lost):
             return
-        text = jsonconfig.dumps({"counter": version.counter, "epoch": version.epoch})
-        jsonconfig.save(self.path, text, self.files)
-        self.version = version
+        content: dict[str, Any] = {"counter": version.counter, "epoch": version.epoch}
+        if lost:
+            content["lost"] = sorted(lost)
+        jsonconfig.save(self.path, jsonconfig.dumps(content), self.files)
+        self.version, self.lost = version, lost

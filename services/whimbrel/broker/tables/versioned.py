@@ -67,8 +67,8 @@ class VersionedTable(Generic[T]):
             kind: the class of its rows.
             clock: milliseconds since the epoch, for the version.
             files: where the file is.
-            on_predecessor: called when what was read is the file's predecessor, since the file itself is
-                damaged or gone: before anything is written.
+            on_predecessor: called when what was read is the file's predecessor, or nothing, since the file
+                itself is damaged or gone: before anything is written.
         """
         self.version = DataVersion(timestamp=0, counter=0)
         self.on_change: list[Callable[[], None]] = []
@@ -77,6 +77,7 @@ class VersionedTable(Generic[T]):
         self.table_key = table_key
         self.kind = kind
         self.clock, self.on_predecessor = clock, on_predecessor
+        self.of_predecessor = False  # since the start: it may lack the last change before
         self.text: TableText[T] = TableText(pretty=True)  # the file's
         self.compact_text: TableText[T] = TableText(pretty=False)  # that of brokers to each other
         self.changes: deque[tuple[DataVersion, tuple[str, ...]]] = deque()  # from a version, names
@@ -90,8 +91,9 @@ class VersionedTable(Generic[T]):
             StoreError: the file is damaged, and so is its predecessor.
         """
         found, newest = jsonconfig.open_own(self.path, self.take, self.files)
-        if found is not None and not newest:
+        if not newest:
             self.on_predecessor()
+        self.of_predecessor = found is not None and not newest
         stored = found or {}
         added = {row.name: row for row in defaults if row.name not in stored}
         self.rows = {**stored, **added}

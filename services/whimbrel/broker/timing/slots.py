@@ -43,6 +43,7 @@ logger = logging.getLogger(__name__)
 
 STEP_UNITS = 256  # records or units, before the clock is looked at
 RETRY_S = 0.5  # after an append that was refused
+TOLD_APART_S = 60.0
 
 
 @dataclass(slots=True)
@@ -117,7 +118,7 @@ class SlotReader:
         self.topic_of, self.left, self.rolled, self.done = topic_of, left, rolled, done
         self.internal: InternalAppender | None = None
         self.slot: SlotWork | None = None
-        self.retry_at = 0.0
+        self.retry_at = self.told_at = 0.0
         self.delivered: dict[str, int] = {}
 
     def step(self, slot: SlotWork, until: float) -> bool:
@@ -135,9 +136,11 @@ class SlotReader:
 
     def stall(self, error: WhimbrelError) -> None:
         """Try again in a while."""
-        if self.machine.monotonic() >= self.retry_at:
+        now = self.machine.monotonic()
+        if now >= self.told_at:
             logger.warning("delayed messages wait: %s", error)
-        self.retry_at = self.machine.monotonic() + RETRY_S
+            self.told_at = now + TOLD_APART_S
+        self.retry_at = now + RETRY_S
 
     def begin(self, read_ms: int) -> None:
         """Begin to read the slot R."""

@@ -55,6 +55,7 @@ from whimbrel.errors import StoreError, StoreFull
 from whimbrel.metrics import Histogram, Series
 from whimbrel.model.names import TIMER_TOPIC
 from whimbrel.model.properties import REAL_TOPIC, TIMER_DELETE_ID, TIMER_OUT_MS
+from whimbrel.store import timer_layout
 from whimbrel.store.codec import java_hash, property_of
 from whimbrel.store.consumequeue import is_filler
 from whimbrel.store.master_store import Appended
@@ -68,7 +69,6 @@ from whimbrel.store.timer_layout import (
     SLOTS,
     floor_second,
     placed,
-    roll_after,
 )
 
 __all__ = ["TICK_S", "Timers"]
@@ -134,7 +134,7 @@ class Timers:
             rolled=self.count_when_placed,
             done=self.slot_done,
         )
-        self.window_ms = roll_after(store.options.reserved_hours * 3_600_000)
+        self.window_ms = timer_layout.ROLL_WINDOW_MS
         self.may_deliver: Callable[[], bool] = bool
         self.read_ms = self.queue_offset = 0
         self.behind = False  # some messages have no unit, for want of room

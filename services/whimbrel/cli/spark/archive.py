@@ -9,7 +9,15 @@ import typer
 
 from whimbrel.cli.endpoint import EndpointOption
 from whimbrel.cli.output import Format, OutputOption, note
-from whimbrel.cli.spark.running import ConfigOption, MasterOption, WriteOption, endpoint_or_exit, run_job
+from whimbrel.cli.spark.running import (
+    ConfigOption,
+    MasterOption,
+    PartialOption,
+    WriteOption,
+    endpoint_or_exit,
+    local_folder,
+    run_job,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -30,7 +38,9 @@ Examples:
 """
 UNITS_S = {"s": 1.0, "m": 60.0, "h": 3600.0}
 
-RootArgument = Annotated[Path, typer.Argument(metavar="ARCHIVE", help="Folder of the archive.")]
+RootArgument = Annotated[
+    Path, typer.Argument(metavar="ARCHIVE", help="Folder of the archive.", callback=local_folder)
+]
 QueuesOption = Annotated[bool, typer.Option("--queues", help="A row for each queue.")]
 
 
@@ -54,7 +64,9 @@ ResumeOption = Annotated[
 ]
 StoreOption = Annotated[
     Path | None,
-    typer.Option("--store", help="Read a store directory, not brokers.", show_default=False),
+    typer.Option(
+        "--store", help="Read a store directory, not brokers.", show_default=False, callback=local_folder
+    ),
 ]
 CheckpointOption = Annotated[
     Path | None,
@@ -63,6 +75,7 @@ CheckpointOption = Annotated[
         metavar="FOLDER",
         help="State of the query; else in the archive.",
         show_default=False,
+        callback=local_folder,
     ),
 ]
 TableOption = Annotated[
@@ -99,6 +112,7 @@ def archive(
     catalog: CatalogOption = None,
     table_name: TableNameOption = TABLE_NAME,
     option: SourceOption = None,
+    allow_partial: PartialOption = False,
     queues: QueuesOption = False,
     endpoint: EndpointOption = "",
     output: OutputOption = Format.TABLE,
@@ -115,6 +129,8 @@ def archive(
     check_table(table, of_iceberg=bool(catalog) or table_name != TABLE_NAME)
     every_s = seconds(every)
     source: dict[str, str] = pairs("--option", option)
+    if allow_partial:
+        source["allowPartial"] = "true"
     if not check:
         source |= {"subscribe": topic} if topic else {"subscribePattern": pattern}
         source |= {"store": str(store)} if store is not None else {"servers": endpoint_or_exit(endpoint)}
@@ -145,7 +161,7 @@ def archive(
         if check:
             Folder(root).check()
         else:
-            check_source(source, streaming=True)
+            check_source(source, streaming=True, whole=not every_s)
             Folder(root).create()
 
     run_job(job, output, master=spark_master, config=spark_config, write=write, before=before)
@@ -173,7 +189,9 @@ def compact(
     root: RootArgument,
     target: Annotated[
         Path | None,
-        typer.Argument(metavar="[TARGET]", help="Folder of the new archive.", show_default=False),
+        typer.Argument(
+            metavar="[TARGET]", help="Folder of the new archive.", show_default=False, callback=local_folder
+        ),
     ] = None,
     in_place: Annotated[
         bool, typer.Option("--in-place", help="Change the archive itself; nobody may read it meanwhile.")

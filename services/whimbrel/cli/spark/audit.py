@@ -9,7 +9,14 @@ import typer
 from whimbrel.cli.endpoint import EndpointOption
 from whimbrel.cli.lazy import examples
 from whimbrel.cli.output import Format, OutputOption, note
-from whimbrel.cli.spark.running import ConfigOption, MasterOption, WriteOption, endpoint_or_exit, run_job
+from whimbrel.cli.spark.running import (
+    ConfigOption,
+    MasterOption,
+    WriteOption,
+    endpoint_or_exit,
+    local_folder,
+    run_job,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -61,6 +68,7 @@ KnownOption = Annotated[
         metavar="FOLDER",
         help="Keep the checksums of full files here, and read only new files the next time.",
         show_default=False,
+        callback=local_folder,
     ),
 ]
 
@@ -88,6 +96,8 @@ def audit(
     is behind is no finding, nor is a file that retention has removed on one side.
     """
 
+    for text in (master_log, *(slaves or ())):
+        local_folder(Path(text))
     named = bool(master_log or slaves)
     if named and (endpoint or broker):
         raise typer.BadParameter("give either --master and --slave, or --endpoint and --broker")

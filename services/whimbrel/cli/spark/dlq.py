@@ -10,7 +10,14 @@ from whimbrel.cli.endpoint import EndpointOption
 from whimbrel.cli.lazy import examples
 from whimbrel.cli.output import Format, OutputOption, note
 from whimbrel.cli.spark.replay import BrokerOption, bound_of, brokers_of
-from whimbrel.cli.spark.running import ConfigOption, MasterOption, WriteOption, endpoint_or_exit, run_job
+from whimbrel.cli.spark.running import (
+    ConfigOption,
+    MasterOption,
+    PartialOption,
+    WriteOption,
+    endpoint_or_exit,
+    run_job,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -79,6 +86,7 @@ def dlq(
     archive: ArchiveOption = "",
     store: StoreOption = "",
     broker: BrokerOption = None,
+    allow_partial: PartialOption = False,
     endpoint: EndpointOption = "",
     spark_master: MasterOption = "local[*]",
     spark_config: ConfigOption = None,
@@ -106,6 +114,7 @@ def dlq(
             rate=rate,
             dry_run=dry_run,
             brokers=pairs,
+            allow_partial=allow_partial,
         )
 
     def before() -> None:

@@ -7,7 +7,7 @@ import typer
 
 from whimbrel.cli.lazy import examples
 from whimbrel.cli.output import Format, OutputOption, note
-from whimbrel.cli.spark.running import ConfigOption, MasterOption, WriteOption, run_job
+from whimbrel.cli.spark.running import ConfigOption, MasterOption, WriteOption, local_folder, run_job
 from whimbrel.store.view import check_store
 
 if TYPE_CHECKING:
@@ -20,7 +20,9 @@ VERIFY_INDEX_EXAMPLES = examples(
 )
 REBUILD_INDEX_EXAMPLES = examples("whimbrel spark rebuild-index ./store --to ./rebuilt")
 
-PathArgument = Annotated[Path, typer.Argument(help="Store directory: the one with commitlog/ in it.")]
+PathArgument = Annotated[
+    Path, typer.Argument(help="Store directory: the one with commitlog/ in it.", callback=local_folder)
+]
 SlotsOption = Annotated[
     int,
     typer.Option(
@@ -63,7 +65,13 @@ def rebuild_index(
     path: PathArgument,
     to: Annotated[
         Path,
-        typer.Option("--to", metavar="FOLDER", help="Where to write them: a new folder.", show_default=False),
+        typer.Option(
+            "--to",
+            metavar="FOLDER",
+            help="Where to write them: a new folder.",
+            show_default=False,
+            callback=local_folder,
+        ),
     ],
     index_slots: SlotsOption = 0,
     delay_levels: Annotated[

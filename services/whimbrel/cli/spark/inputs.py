@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from whimbrel.cli.endpoint import EndpointOption
-from whimbrel.cli.spark.running import endpoint_or_exit
+from whimbrel.cli.spark.running import endpoint_or_exit, local_folder
 
 __all__ = [
     "ArchiveOption",
@@ -37,6 +37,7 @@ StoreOption = Annotated[
         metavar="PATH",
         help="Read a store directory, ours or RocketMQ's, in place of running brokers.",
         show_default=False,
+        callback=local_folder,
     ),
 ]
 ArchiveOption = Annotated[
@@ -57,7 +58,11 @@ TopicOption = Annotated[
 HtmlOption = Annotated[
     Path | None,
     typer.Option(
-        "--html", metavar="FILE", help="Also draw it, as one page that opens offline.", show_default=False
+        "--html",
+        metavar="FILE",
+        help="Also draw it, as one page that opens offline.",
+        show_default=False,
+        callback=local_folder,
     ),
 ]
 PerOption = Annotated[
@@ -67,7 +72,12 @@ PerOption = Annotated[
 
 
 def source_options(
-    endpoint: str, store: Path | None, archive: str, topics: list[str] | None
+    endpoint: str,
+    store: Path | None,
+    archive: str,
+    topics: list[str] | None,
+    *,
+    allow_partial: bool = False,
 ) -> dict[str, str]:
     """Return the options of `format("whimbrel")`.
 
@@ -76,6 +86,7 @@ def source_options(
         store: a store directory.
         archive: root of an archive.
         topics: their names; none for all.
+        allow_partial: of brokers, read what is there.
 
     Raises:
         typer.BadParameter: more than one of the three is named, or a path is not there.
@@ -90,6 +101,8 @@ def source_options(
         raise typer.BadParameter(f"{' and '.join(given)} exclude each other: name one")
     names = topic_names(topics)
     chosen = {"subscribe": ",".join(names)} if names else {"subscribePattern": EVERYTHING}
+    if allow_partial:
+        chosen["allowPartial"] = "true"
     if store is not None:
         if not store.is_dir():
             raise typer.BadParameter(f"--store {store}: there is no such folder")

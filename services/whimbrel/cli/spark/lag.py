@@ -31,6 +31,7 @@ from whimbrel.cli.spark.running import (
     MasterOption,
     WriteOption,
     endpoint_or_exit,
+    local_folder,
     run_job,
 )
 from whimbrel.errors import WhimbrelError
@@ -115,7 +116,7 @@ def lag(
         )
         every_s = parse_duration("--every", every)
         for_s = parse_duration("--for", for_) if for_ else None
-        take(Path(snapshots), endpoint_or_exit(endpoint), groups, every_s, for_s)
+        take(local_folder(Path(snapshots)) or Path(), endpoint_or_exit(endpoint), groups, every_s, for_s)
         return
     refuse(
         ("--endpoint", endpoint),

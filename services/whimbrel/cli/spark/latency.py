@@ -19,7 +19,13 @@ from whimbrel.cli.spark.inputs import (
     source_options,
     topic_names,
 )
-from whimbrel.cli.spark.running import ConfigOption, MasterOption, WriteOption, run_job
+from whimbrel.cli.spark.running import (
+    ConfigOption,
+    MasterOption,
+    PartialOption,
+    WriteOption,
+    run_job,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -49,6 +55,7 @@ def latency(
     topic: TopicOption = None,
     per: PerOption = "",
     html: HtmlOption = None,
+    allow_partial: PartialOption = False,
     write: WriteOption = None,
     master: MasterOption = "local[*]",
     config: ConfigOption = None,
@@ -59,7 +66,7 @@ def latency(
         raise typer.BadParameter("--spans excludes --endpoint, --store and --archive: name one")
     per_s = parse_duration("--per", per) if per else 0
     page = checked_page(html)
-    source = {} if spans else source_options(endpoint, store, archive, topic)
+    source = {} if spans else source_options(endpoint, store, archive, topic, allow_partial=allow_partial)
 
     def job(session: "SparkSession") -> "DataFrame":
         from whimbrel.spark.jobs.latency import LatencyOptions

@@ -8,7 +8,14 @@ import typer
 from whimbrel.cli.endpoint import EndpointOption
 from whimbrel.cli.lazy import examples
 from whimbrel.cli.output import Format, OutputOption, note
-from whimbrel.cli.spark.running import ConfigOption, MasterOption, WriteOption, endpoint_or_exit, run_job
+from whimbrel.cli.spark.running import (
+    ConfigOption,
+    MasterOption,
+    PartialOption,
+    WriteOption,
+    endpoint_or_exit,
+    run_job,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -99,6 +106,7 @@ def replay(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Store nothing, tell what would be.")] = False,
     broker: BrokerOption = None,
     tasks: Annotated[int, typer.Option(min=0, help="Tasks at most; 0: as many as run at a time.")] = 0,
+    allow_partial: PartialOption = False,
     endpoint: EndpointOption = "",
     spark_master: MasterOption = "local[*]",
     spark_config: ConfigOption = None,
@@ -120,7 +128,13 @@ def replay(
 
         return ReplayOptions(
             endpoint=target,
-            source=Source(archive=root or archive, store=store, servers=servers, topic=topic),
+            source=Source(
+                archive=root or archive,
+                store=store,
+                servers=servers,
+                topic=topic,
+                allow_partial=allow_partial,
+            ),
             to=to,
             first=bounds[0],
             until=bounds[1],

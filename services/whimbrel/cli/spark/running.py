@@ -34,8 +34,10 @@ if TYPE_CHECKING:
 __all__ = [
     "ConfigOption",
     "MasterOption",
+    "PartialOption",
     "WriteOption",
     "endpoint_or_exit",
+    "local_folder",
     "run_job",
     "sentence_of",
     "session_for",
@@ -45,6 +47,21 @@ ROWS_MAX = 100_000  # of a report, which people read, and which is collected on 
 ROWS_SHOWN_MAX = 500  # in a table; -o json has all
 SILENT = Path(__file__).with_name("log4j2.properties")
 FINDINGS, COULD_NOT_RUN, INTERRUPTED = 1, 2, 130
+
+
+def local_folder(given: Path | None) -> Path | None:
+    """Return a folder of this machine that an option names, None without it.
+
+    Raises:
+        typer.BadParameter: it is none.
+    """
+    from whimbrel.spark.local_paths import RemotePath, local_path
+
+    try:
+        return None if given is None else local_path(given)
+    except RemotePath as error:
+        raise typer.BadParameter(str(error)) from None
+
 
 MasterOption = Annotated[
     str,
@@ -63,9 +80,19 @@ ConfigOption = Annotated[
         show_default=False,
     ),
 ]
+PartialOption = Annotated[
+    bool,
+    typer.Option("--allow-partial", help="Read what is there, though a broker is away, and say who is."),
+]
 WriteOption = Annotated[
     Path | None,
-    typer.Option("--write", metavar="FOLDER", help="Also write the table, as Parquet.", show_default=False),
+    typer.Option(
+        "--write",
+        metavar="FOLDER",
+        help="Also write the table, as Parquet.",
+        show_default=False,
+        callback=local_folder,
+    ),
 ]
 
 

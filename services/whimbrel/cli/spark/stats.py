@@ -17,7 +17,13 @@ from whimbrel.cli.spark.inputs import (
     checked_page,
     source_options,
 )
-from whimbrel.cli.spark.running import ConfigOption, MasterOption, WriteOption, run_job
+from whimbrel.cli.spark.running import (
+    ConfigOption,
+    MasterOption,
+    PartialOption,
+    WriteOption,
+    run_job,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -46,13 +52,14 @@ def stats(
     topic: TopicOption = None,
     by: Annotated[By, typer.Option("--by", help="What a row is.")] = By.QUEUE,
     html: HtmlOption = None,
+    allow_partial: PartialOption = False,
     write: WriteOption = None,
     master: MasterOption = "local[*]",
     config: ConfigOption = None,
     output: OutputOption = Format.TABLE,
 ) -> None:
     """Count the messages of topics and queues: how many, how large, how often they came, and when most."""
-    source = source_options(endpoint, store, archive, topic)
+    source = source_options(endpoint, store, archive, topic, allow_partial=allow_partial)
     page = checked_page(html)
 
     def job(session: "SparkSession") -> "DataFrame":

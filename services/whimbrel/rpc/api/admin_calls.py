@@ -6,6 +6,7 @@ Made by `calls.perform`, as those of the client API are; errors arrive as a gRPC
 from collections.abc import Sequence
 
 from whimbrel.model.cluster import (
+    AbsentGroup,
     BrokerStatus,
     Cluster,
     DrainStatus,
@@ -38,6 +39,7 @@ __all__ = [
     "describe_replication",
     "describe_topic",
     "drain_broker",
+    "forget_absent",
     "forget_broker",
     "list_groups",
     "list_topics",
@@ -50,16 +52,42 @@ ADMIN = f"/{ADMIN_SERVICE}/"
 REGISTRY = f"/{REGISTRY_SERVICE}/"
 
 
-def describe_cluster(access_host: str) -> Outbound[Cluster]:
-    """Ask a nameserver which brokers live."""
+def describe_cluster(access_host: str, *, absent_topics: bool = False) -> Outbound[Cluster]:
+    """Ask a nameserver which brokers live, and which groups are away, with their topics if wanted."""
 
     def decode(responses: Sequence[bytes], _: Trailers) -> Cluster:
         response = registry.DescribeClusterResponse.FromString(responses[0])
         brokers: list[BrokerStatus] = [convert.broker_status(broker) for broker in response.brokers]
-        return Cluster(tuple(brokers), response.settled)
+        absent = tuple(map(convert.absent_broker, response.absent))
+        groups = tuple(map(absent_group, response.absent_groups))
+        return Cluster(tuple(brokers), response.settled, absent, groups, frozenset(response.forgotten))
 
-    request = registry.DescribeClusterRequest(access_host=access_host)
+    request = registry.DescribeClusterRequest(access_host=access_host, absent_topics=absent_topics)
     return Outbound(REGISTRY + "DescribeCluster", request.SerializeToString(), decode)
+
+
+def absent_group(message: registry.AbsentGroup) -> AbsentGroup:
+    """Return a group that is away."""
+    return AbsentGroup(
+        cluster=message.cluster,
+        broker_name=message.broker_name,
+        renewed_at=convert.seconds_of(message.renewed_at) if message.HasField("renewed_at") else None,
+        topics=None if message.topics_unknown else frozenset(message.topics),
+    )
+
+
+def forget_absent(name: str, only: int | None = None) -> Outbound[int]:
+    """Have a nameserver let go of a broker name, or one id of it.
+
+    Returns how many brokers were away, at least 1 where it knew of the name.
+    """
+
+    def decode(responses: Sequence[bytes], _: Trailers) -> int:
+        response = registry.ForgetBrokerResponse.FromString(responses[0])
+        return max(response.absent, int(response.known))
+
+    request = registry.ForgetBrokerRequest(broker_name=name, id=only)
+    return Outbound(REGISTRY + "ForgetBroker", request.SerializeToString(), decode)
 
 
 def create_topic(topic: TopicConfig) -> Outbound[TopicConfig]:

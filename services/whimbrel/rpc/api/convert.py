@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from whimbrel.errors import BadRequest, CorruptRecord, WhimbrelError, error_for_code
 from whimbrel.model.cluster import (
+    AbsentBroker,
     BrokerStatus,
     ClientStatus,
     ElectionStatus,
@@ -488,6 +489,17 @@ def broker_status(message: registry.BrokerDescription) -> BrokerStatus:
     )
 
 
+def absent_broker(message: registry.AbsentBroker) -> AbsentBroker:
+    """Return a broker that is away."""
+    return AbsentBroker(
+        cluster=message.cluster,
+        broker_name=message.broker_name,
+        broker_id=message.broker_id,
+        member_id=message.member_id,
+        since=seconds_of(message.since) if message.HasField("since") else None,
+    )
+
+
 def replication_status(message: admin.DescribeReplicationResponse) -> ReplicationStatus:
     """Return a broker's view of its replication."""
     return ReplicationStatus(
@@ -522,6 +534,7 @@ def replication_status(message: admin.DescribeReplicationResponse) -> Replicatio
         expected_slaves=message.expected_slaves,
         lane=message.lane,
         notes=tuple(message.notes),
+        known_ends=dict(message.known_ends),
         election=election_status(message.election) if message.HasField("election") else None,
     )
 

@@ -170,7 +170,7 @@ LIMITS: dict[str, Allowed] = {
     ),
     **rows(
         REGISTRY_SERVICE,
-        "DescribeCluster",
+        "DescribeCluster ForgetBroker",
         {
             "Session": Allowed(
                 16 << 20,

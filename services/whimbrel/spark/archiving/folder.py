@@ -29,6 +29,7 @@ from whimbrel.spark.archiving.layout import (
     owner_of,
 )
 from whimbrel.spark.archiving.manifests import Manifest, ManifestEntry, live
+from whimbrel.spark.local_paths import RemotePath, local_path
 
 __all__ = ["ArchiveError", "Disk", "Folder", "write_error"]
 
@@ -92,7 +93,11 @@ class Folder:
     """
 
     def __init__(self, root: Path, disk: Disk | None = None) -> None:
-        self.root, self.disk = root.absolute(), disk or Disk()
+        """Take the folder; raises ArchiveError for one that is none of this machine."""
+        try:
+            self.root, self.disk = local_path(root).absolute(), disk or Disk()
+        except RemotePath as error:
+            raise ArchiveError(f"the archive {error}") from None
         self.known: dict[Path, Manifest] = {}
 
     @property

@@ -18,9 +18,9 @@ import signal
 import threading
 import time
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,7 +31,8 @@ from whimbrel.spark.archiving.files import ARCHIVED, BatchTarget, Staged, write_
 from whimbrel.spark.archiving.folder import ArchiveError, Folder, write_error
 from whimbrel.spark.archiving.manifests import Manifest, ManifestEntry
 from whimbrel.spark.archiving.tables import TableOptions, open_table
-from whimbrel.spark.offsets import Key, to_checkpoint
+from whimbrel.spark.brokers import away_text
+from whimbrel.spark.offsets import AWAY, Key, to_checkpoint
 from whimbrel.spark.options import parse
 from whimbrel.spark.reporting import JobError, ProgressCallback, ignore_progress
 
@@ -91,6 +92,7 @@ def archive(
         OptionError: an option of the source is wrong.
     """
     folder = Folder(options.root)
+    options = replace(options, root=folder.root)
     folder.create()
     parse(source_options(options, {}), streaming=True)
     query_id, new = identity(options)
@@ -107,11 +109,16 @@ def archive(
         writer = writer.trigger(processingTime=f"{max(round(options.every_s * 1000), 1)} milliseconds")
     else:
         writer = writer.trigger(availableNow=True)
-    run_to_end(writer.start(), on_progress)
+    query = writer.start()
+    run_to_end(query, on_progress)
     every = folder.manifests()
     written = [m for m in every if manifest_key(m) not in before and m.query == query_id]
     entries = [entry for manifest in written for entry in manifest.entries]
-    on_progress(f"{sum(entry.rows for entry in entries)} messages archived, batches: {len(written)}")
+    away = away_in(query.recentProgress)
+    left_out = f"; without what these have: {away_text(away)}" if away else ""
+    on_progress(
+        f"{sum(entry.rows for entry in entries)} messages archived, batches: {len(written)}{left_out}"
+    )
     lines = checking.report(entries, all_entries=folder.entries(), queues=options.queues)
     return table_of(session, lines)
 
@@ -285,6 +292,17 @@ def first_offsets(folder: Folder, options: ArchiveOptions, query: str) -> dict[K
             " starts after what is there"
         )
     return {}
+
+
+def away_in(progress: Sequence[Any]) -> dict[str, str]:
+    """Return the brokers that were away in some batch of a query, and why."""
+    found: dict[str, str] = {}
+    for each in progress:
+        for source in each["sources"]:
+            latest = source["latestOffset"]
+            newest = json.loads(latest) if isinstance(latest, str) else latest
+            found |= (newest or {}).get(AWAY, {})
+    return found
 
 
 def run_to_end(query: Any, on_progress: ProgressCallback) -> None:

@@ -57,6 +57,7 @@ class DlqOptions:
         rate: messages a second; 0 for no bound.
         dry_run: with replay_to, store nothing.
         brokers: with replay_to, as in `replay`.
+        allow_partial: of brokers, read what is there.
     """
 
     endpoint: str = ""
@@ -70,6 +71,7 @@ class DlqOptions:
     rate: float = 0.0
     dry_run: bool = False
     brokers: tuple[tuple[str, str], ...] = ()
+    allow_partial: bool = False
 
 
 def check(options: DlqOptions) -> None:
@@ -112,7 +114,14 @@ def source_of(options: DlqOptions) -> Source:
     servers = "" if options.archive or options.store else options.endpoint
     topic = DEAD_LETTER_PREFIX + options.group if options.group else ""
     pattern = "" if topic else f"{DEAD_LETTER_PREFIX}.*"
-    return Source(archive=options.archive, store=options.store, servers=servers, topic=topic, pattern=pattern)
+    return Source(
+        archive=options.archive,
+        store=options.store,
+        servers=servers,
+        topic=topic,
+        pattern=pattern,
+        allow_partial=options.allow_partial,
+    )
 
 
 def property_of(name: str) -> "Column":

@@ -82,6 +82,7 @@ class Source:
         servers: nameservers of a cluster, HOST:PORT.
         topic: read this one; empty: all but system topics, of a store the whole log.
         pattern: read topics of these names, system topics as well.
+        allow_partial: of brokers, read what is there.
     """
 
     archive: str = ""
@@ -89,6 +90,7 @@ class Source:
     servers: str = ""
     topic: str = ""
     pattern: str = ""
+    allow_partial: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -197,6 +199,8 @@ def source_options(source: Source) -> dict[str, str]:
     elif source.pattern or source.servers:
         options["subscribePattern"] = source.pattern or ".*"
         options["includeSystemTopics"] = str(bool(source.pattern)).lower()
+    if source.allow_partial:
+        options["allowPartial"] = "true"
     return options
 
 

@@ -23,7 +23,7 @@ from whimbrel.store.columns.schema import COLUMNS, HEADER, LOG_APPEND_TIME, TIME
 from whimbrel.store.columns.selection import EVERYTHING, Selection
 from whimbrel.store.columns.texts import Pairs, hosts, offset_ids, slices, spread, texts
 
-__all__ = ["BATCH_BYTES_MAX", "BATCH_ROWS_MAX", "Corrupt", "Decoder", "OnCorrupt", "Predicate"]
+__all__ = ["BATCH_BYTES_MAX", "BATCH_ROWS_MAX", "INFLATED", "Corrupt", "Decoder", "OnCorrupt", "Predicate"]
 
 BATCH_ROWS_MAX = 10_000  # from 1 000 on, more rows gain nothing; so many keep a batch in the CPU's caches
 BATCH_BYTES_MAX = 8 * 1024 * 1024
@@ -37,6 +37,7 @@ Predicate = Callable[[Records], Mask]
 LARGE = frozenset(
     {"body", "value", "properties", "propertiesText", "headers", "keys", "key", "tags", "msgId"}
 )
+INFLATED = frozenset({"body", "value", "bodyOk"})  # columns for which bodies are decompressed
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +79,8 @@ class Decoder:
                 `crcOk` has the result either way.
             on_corrupt: what to do with a body that does not match its CRC, or (when bodies are asked for, and
                 not raw) does not decompress. `fail` raises CorruptRecord; `skip` leaves the record out;
-                `flag` keeps it with its body as stored, and `crcOk` is whether the CRC matches.
+                `flag` keeps it with its body as stored; `crcOk` is whether the CRC matches, and `bodyOk` is
+                false in either case.
             raw_bodies: return bodies as they are stored.
             raw_properties: return the property text as it is stored, in place of a map.
             selection: which records are selected.
@@ -94,7 +96,7 @@ class Decoder:
         self.verify_crc = verify_crc
         self.on_corrupt = on_corrupt
         self.raw_properties = raw_properties
-        self.inflates = not raw_bodies and not {"body", "value"}.isdisjoint(columns)
+        self.inflates = not raw_bodies and not INFLATED.isdisjoint(columns)
         self.selection, self.predicate = selection, predicate
         self.rows_max = rows_max
         self.bytes_max = bytes_max
@@ -220,6 +222,13 @@ class Rows:
             self.crc = crc_good(self.records)
         return self.crc
 
+    @property
+    def body_ok(self) -> Mask:
+        """Which records match their CRCs and have bodies that decompress."""
+        good = self.crc_ok.copy()
+        good[list(self.opaque)] = False
+        return good
+
     @cached_property
     def pairs(self) -> Pairs:
         """The properties, parsed."""
@@ -327,6 +336,7 @@ OTHERS: dict[str, Callable[[Rows], pa.Array]] = {
     "propertiesText": Rows.property_texts,
     "type": Rows.types,
     "crcOk": lambda rows: pa.array(rows.crc_ok),
+    "bodyOk": lambda rows: pa.array(rows.body_ok),
     "key": lambda rows: rows.pairs.value_of(RAW_KEYS, pa.binary()),
     "value": Rows.bodies,
     "timestamp": lambda rows: rows.timestamps("stored_ms"),

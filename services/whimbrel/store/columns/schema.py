@@ -21,6 +21,8 @@ star, where a record has no such field.
     properties                 map            parsed; or the text as stored, as binary (`raw_properties`)
     bodyCrc                    int32          as stored: of the stored body, without the top bit
     crcOk                      bool           whether the body matches it; only when asked for
+    bodyOk                     bool           crcOk, and the body decompresses, unless it is wanted as stored;
+                                              only when asked for
     propertiesText             binary         the property text as stored; only when asked for
     type                       string         what kind of message it is (`kinds.py`); only when asked for
 
@@ -68,6 +70,7 @@ TYPES: dict[str, pa.DataType] = {
     "properties": PROPERTIES,
     "bodyCrc": pa.int32(),
     "crcOk": pa.bool_(),
+    "bodyOk": pa.bool_(),
     "propertiesText": pa.binary(),
     "type": pa.string(),
     "key": pa.binary(),

@@ -7,6 +7,7 @@ import pytest
 
 from whimbrel.broker.cluster.agreement import (
     ALIKE,
+    LOG_FILE_SIZE,
     OWN,
     SETTINGS_CHARS_MAX,
     differences,
@@ -21,7 +22,7 @@ OPTIONS = BrokerOptions(store="s")
 
 
 def told(**changed: object) -> str:
-    return settings_text(replace(OPTIONS, **changed))  # type: ignore[arg-type]
+    return settings_text(replace(OPTIONS, **changed), 1 << 20)  # type: ignore[arg-type]
 
 
 def test_each_setting_is_either_to_be_alike_or_a_members_own() -> None:
@@ -32,7 +33,7 @@ def test_each_setting_is_either_to_be_alike_or_a_members_own() -> None:
 def test_what_is_told_fits_and_comes_back() -> None:
     text = told()
     assert len(text) < SETTINGS_CHARS_MAX / 2
-    assert set(parse_settings(text)) == ALIKE
+    assert set(parse_settings(text)) == ALIKE | {LOG_FILE_SIZE}
     assert not differences(parse_settings(text), parse_settings(text), "member 2")
 
 

@@ -99,3 +99,23 @@ def test_versions_of_other_epochs_are_not_this_leaders(tmp_path: Path) -> None:
     rig = Rig(tmp_path)
     rig.file.save(MetadataVersion(4, 9))
     assert rig.state.report() == (0, 0)
+
+
+def test_what_was_lost_is_there_again_with_all_that_a_leader_has_begun_with(tmp_path: Path) -> None:
+    rig = Rig(tmp_path)
+    rig.file.save(MetadataVersion(4, 1))
+    rig.file.lose_leases("damage")
+    rig.file.forget()
+    rig.take(3, 40)
+    rig.journal.synced = 2
+    rig.state.synced()
+    assert rig.file.lost == {"leases", "tables"}, "its leader may still lack some itself"
+    rig.leases.merge(EntryEncoder("g", "t", 0).done(0, 0, 4))
+    rig.state.took(41, begun=True)
+    assert rig.file.lost == {"leases", "tables"}, "it is not on the disk"
+    rig.journal.synced = 3
+    rig.state.synced()
+    assert rig.file.lost == {"tables"}
+    rig.state.applied(MetadataVersion(5, 1))
+    assert not rig.file.lost
+    assert not MetadataVersionFile(tmp_path).lost

@@ -7,19 +7,25 @@ from types import SimpleNamespace
 import pytest
 
 from whimbrel.broker.cluster.kept_log import KeptLog
+from whimbrel.ha.switching import DIALECT
 from whimbrel.replicator.follower import Follower
 from whimbrel.store.shared_page import NOT_TOLD, SharedPage
 
 
 class Slave:
     def __init__(self, page: SharedPage) -> None:
-        self.page, self.end = page, 1000
+        self.page, self.end, self.master_ha = page, 1000, ""
         self.kept = KeptLog(page, lambda: self.end)
 
     def removes_below(self, wanted: int, *, elects: bool) -> int:
         """Return up to where its replicator removes files, all of whose log is committed."""
         self.page.heard_commit = self.end
-        replicator = SimpleNamespace(page=self.page, promises=object() if elects else None)
+        self.page.ha_dialect = DIALECT if elects else 0
+        replicator = SimpleNamespace(
+            page=self.page,
+            promises=object() if elects else None,
+            options=SimpleNamespace(master_ha=self.master_ha),
+        )
         return Follower.before_removal(replicator, wanted)  # type: ignore[arg-type]
 
 
@@ -31,9 +37,17 @@ def slave(tmp_path: Path) -> Iterator[Slave]:
     page.close()
 
 
-def test_before_anything_is_told_only_a_configured_slave_removes_files(slave: Slave) -> None:
-    assert slave.removes_below(900, elects=True) == 0
+def test_before_anything_is_told_nothing_is_removed_but_below_rocketmqs_master(slave: Slave) -> None:
+    assert slave.removes_below(900, elects=True) == slave.removes_below(900, elects=False) == 0
+    slave.master_ha = "rocketmq:10912"
     assert slave.removes_below(900, elects=False) == 900
+
+
+@pytest.mark.parametrize("elects", [True, False])
+def test_a_master_whose_log_begins_at_0_has_told_as_well(slave: Slave, elects: bool) -> None:
+    slave.master_ha = "" if elects else "whimbrel:10912"
+    slave.kept.learn((0, 1000))
+    assert slave.removes_below(900, elects=elects) == 0
 
 
 @pytest.mark.parametrize("elects", [True, False])
@@ -77,3 +91,4 @@ def test_nothing_is_removed_that_is_not_committed(slave: Slave) -> None:
     slave.kept.learn((900, 1000))
     slave.end = 600
     assert slave.removes_below(900, elects=True) == 600
+    assert slave.removes_below(900, elects=False) == 900, "nobody commits"

@@ -243,3 +243,44 @@ def test_a_member_has_one_stream(tmp_path: Path) -> None:
     assert rig.state.missing() and not rig.state.leases.reached
     rig.state.gone(old)
     assert 2 in rig.state.streams
+
+
+def test_who_may_have_lost_what_it_had_stored_does_not_count_and_is_merged(tmp_path: Path) -> None:
+    """Kind 1: two of three had stored an answer; of these one has lost it, and the other one is away."""
+    rig = Rig(tmp_path)
+    stream = rig.state.hello(2, seat(2), 5, NEVER, lost=True)
+    rig.state.heard(stream, leases_done=True)
+    assert "have told what was acknowledged there: 1." in rig.state.missing()
+    rig.merged(3)
+    assert not rig.state.missing()
+
+
+def test_a_leader_that_may_have_lost_something_needs_all_others_and_has_all_then(tmp_path: Path) -> None:
+    file = MetadataVersionFile(tmp_path)
+    file.save(MetadataVersion(3, 3))
+    file.lose_leases("damage")
+    rig = Rig(tmp_path)
+    rig.merged(2)
+    assert rig.state.missing()
+    rig.merged(3)
+    assert not rig.state.missing()
+    rig.state.begin()
+    rig.durable = 6
+    rig.state.beat()
+    assert rig.file.lost, "what it has taken over is not on its disk"
+    rig.durable = 7
+    rig.state.beat()
+    assert not MetadataVersionFile(tmp_path).lost
+
+
+def test_where_a_loss_is_accepted_what_there_is_counts(tmp_path: Path) -> None:
+    file = MetadataVersionFile(tmp_path)
+    file.save(MetadataVersion(3, 3))
+    file.lose_leases("damage")
+    term = GroupRecord(group=GROUP, epoch=5, leader=1, voters=voters(1), acks=1, loss=5)
+    state = LeaderState(
+        term, 1, seat(1), leases=lambda: 7, leases_durable=lambda: 7, file=MetadataVersionFile(tmp_path),
+        take_tables=lambda _: None, clock=lambda: 0.0, timeout_s=3.0, on_change=lambda: None,
+    )  # fmt: skip
+    assert term.waives
+    assert not state.missing()

@@ -8,7 +8,7 @@ from whimbrel.broker.options import BrokerOptions
 from whimbrel.store.options import Retention
 from whimbrel.store.shared_page import SLAVES_MAX
 
-OURS = settings_text(BrokerOptions(store="s"))
+OURS = settings_text(BrokerOptions(store="s"), 1 << 20)
 FULL = MemberReport(trouble="replication waits for disk space", settings=OURS)
 
 
@@ -28,7 +28,7 @@ def test_a_member_stalls_until_its_log_has_come_further_or_it_says_that_it_does_
 
 def test_settings_that_differ_are_told_until_they_do_not() -> None:
     reports = MemberReports(OURS)
-    shorter = settings_text(replace(BrokerOptions(store="s"), reserved_hours=24.0))
+    shorter = settings_text(replace(BrokerOptions(store="s"), reserved_hours=24.0), 1 << 20)
     reports.take(2, MemberReport(settings=OURS), 0)
     reports.take(3, MemberReport(settings=shorter), 0)
     (said,) = reports.unequal()

@@ -710,6 +710,30 @@ def test_a_leader_takes_no_position_beyond_its_log_from_a_slave() -> None:
     assert offsets(master.take()) == [2, 3, 4]
 
 
+@pytest.mark.parametrize("fits", [True, False])
+def test_a_former_master_hands_over_nothing_beyond_the_log_that_it_has_left(*, fits: bool) -> None:
+    """Kind 5: its acknowledgements would be those of messages that the new master gave these offsets to."""
+    master = Rig()
+    former = Rig(clock=master.clock, broker_id=1)
+    for _ in range(10):
+        former.store.put("t", 0)
+    former.ack(*former.take())
+    for _ in range(10):
+        master.store.put("t", 0)  # from 5 on others
+    master.ack(*master.take(batch=5))
+    del former.store.queues["t", 0][5:]
+    if fits:
+        assert former.consumption.positions.forget_beyond_log() == 1
+        assert former.consumption.positions.get_offset("g", "t", 0) == 5
+        assert former.consumption.positions.forget_beyond_log() == 0
+    exchange(former, master)
+    assert offsets(master.take()) == ([5, 6, 7, 8, 9] if fits else [])
+    for rig in (master, former):
+        state = rig.consumption.table.find("g", "t", 0)
+        assert state is not None
+        assert state.epoch == 0, "it is forgotten by the former master alone"
+
+
 def test_a_journal_with_an_offset_that_no_queue_can_have_is_read(rig: Rig) -> None:
     rig.store.put("t", 0)
     rig.ack(*rig.take())

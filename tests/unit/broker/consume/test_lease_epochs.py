@@ -12,6 +12,7 @@ class Memory:
     """A journal that keeps nothing."""
 
     sync_failures = appended = synced = 0
+    lost = ""
 
     def load(self) -> list[bytes]:
         return []

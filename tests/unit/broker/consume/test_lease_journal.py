@@ -70,7 +70,7 @@ def test_files_are_turned_over_and_nothing_is_lost(book: Book) -> None:
         book.add(b"entry-%d;" % number)
     assert {b"entry-%d;" % number for number in range(1800, 2000)} <= reopened(book)
     files = sorted(path.name for path in (book.root / "whimbrel" / "leases").iterdir())
-    assert files == ["a.journal", "b.journal"]
+    assert files == ["a.journal", "b.journal", "boot"]
 
 
 def test_state_larger_than_a_file_makes_it_grow(book: Book) -> None:
@@ -214,3 +214,51 @@ def test_file_that_can_not_be_turned_over_goes_on(book: Book, monkeypatch: pytes
 def test_space_is_allocated_ahead(book: Book) -> None:
     folder = book.root / "whimbrel" / "leases"
     assert max(path.stat().st_blocks * 512 for path in folder.iterdir()) >= book.file_bytes
+
+
+def filled(root: Path) -> Path:
+    """Write entries, and end as after a kill; return the file that holds them."""
+    book = Book(root)
+    for number in range(80):
+        book.add(b"entry-%d;" % number)
+    book.journal.close()
+    folder = root / "whimbrel" / "leases"
+    return max(folder.glob("*.journal"), key=lambda path: path.read_bytes().rfind(b";"))
+
+
+def lost(root: Path) -> str:
+    """Return what a journal that is loaded says of damage."""
+    journal = LeaseJournal(root, file_bytes=4096)
+    journal.load()
+    return journal.lost
+
+
+def test_a_journal_that_was_ended_anyhow_is_whole(tmp_path: Path) -> None:
+    assert "there is no lease journal" in lost(tmp_path)
+    filled(tmp_path)
+    assert not lost(tmp_path)
+    path = filled(tmp_path)  # into the other file
+    data = path.read_bytes()
+    path.write_bytes(bytes(32) + data[32:])  # killed as it was written anew
+    assert not lost(tmp_path)
+
+
+@pytest.mark.parametrize("other_boot", [False, True])
+def test_a_frame_that_is_not_whole_is_damage_unless_the_power_was_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, other_boot: bool
+) -> None:
+    path = filled(tmp_path)
+    data = bytearray(path.read_bytes())
+    data[data.index(b"entry-40;")] ^= 1
+    path.write_bytes(data)
+    if other_boot:  # then it may be one that was not synced, and nobody was answered for it
+        (path.parent / "boot").write_text("0" * 32)
+    assert ("is damaged at byte" in lost(tmp_path)) is not other_boot
+
+
+def test_a_head_that_is_none_is_damage(tmp_path: Path) -> None:
+    path = filled(tmp_path)
+    data = bytearray(path.read_bytes())
+    data[3] ^= 1
+    path.write_bytes(data)
+    assert "is damaged" in lost(tmp_path)

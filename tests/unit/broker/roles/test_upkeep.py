@@ -79,6 +79,7 @@ def test_before_messages_go_it_says_how_many_whose_and_when(
     assert [record.levelno for record in caplog.records] == [logging.WARNING]
     caplog.clear()
     drops.disk(0.83, after_s=10)
+    assert "the disk is 88% full, the limit is 85%: the oldest messages go" in drops.disk(0.88, after_s=10)
     assert not caplog.records, "it is said once"
     assert not drops.disk(0.5)
 
@@ -94,6 +95,7 @@ def test_where_a_full_disk_refuses_it_says_that(refuses: Rig) -> None:
     assert "at 90%" in said
     assert "sends are refused" in said
     assert "messages go" not in said
+    assert not refuses.disk(0.91), "then they are, and that is said"
 
 
 def test_what_went_is_told_for_an_hour_and_counted(drops: Rig, caplog: pytest.LogCaptureFixture) -> None:

@@ -72,3 +72,31 @@ def test_a_version_from_its_predecessor_is_none(tmp_path: Path, how: Callable[[P
     MetadataVersionFile(tmp_path).forget()
     how(tmp_path / "whimbrel" / "metadata.json")
     assert MetadataVersionFile(tmp_path).version == MetadataVersion()
+
+
+@pytest.mark.parametrize(("name", "table"), [("topics", topics), ("subscriptionGroup", groups)])
+def test_a_table_that_is_gone_with_its_predecessor_is_lost(tmp_path: Path, name: str, table: Open) -> None:
+    """As a leader it would make an empty table everybody's."""
+    fill(tmp_path)
+    for path in (tmp_path / "config").glob(f"{name}.json*"):
+        path.unlink()
+    file = MetadataVersionFile(tmp_path)
+    table(tmp_path, file)
+    assert (file.version, file.lost) == (MetadataVersion(), frozenset({"tables"}))
+
+
+def test_what_was_lost_is_remembered_until_it_is_there_again(tmp_path: Path) -> None:
+    file = MetadataVersionFile(tmp_path)
+    file.lose_leases("nothing was answered for")
+    file.forget()
+    assert not file.lost, "a member that never belonged to anybody has lost nothing"
+    file.save(VERSION)
+    file.lose_leases("damage")
+    file.forget()
+    file = MetadataVersionFile(tmp_path)
+    assert (file.version, file.lost) == (MetadataVersion(), frozenset({"tables", "leases"}))
+    file.save(MetadataVersion(9, 1))
+    assert MetadataVersionFile(tmp_path).lost == {"leases"}
+    file.regain_leases()
+    file = MetadataVersionFile(tmp_path)
+    assert (file.version, file.lost) == (MetadataVersion(9, 1), frozenset())

@@ -362,6 +362,22 @@ def test_a_message_of_ten_days_is_rolled_and_comes_once(rig: Rig) -> None:
     assert got.store_timestamp >= NOW + 10 * DAY
 
 
+@pytest.mark.parametrize("wait_ms", [HOUR, 3 * HOUR, DAY, 3 * DAY])
+def test_where_a_message_waits_is_no_question_of_how_long_the_log_is_kept(
+    tmp_path: Path, wait_ms: int
+) -> None:
+    """A slave that had another setting passed over where its master delivered nothing."""
+    slots = set()
+    for hours in (1, 2, 72, 200):
+        rig = Rig(tmp_path / f"kept-{hours}", reserved_hours=hours)
+        rig.send("a", wait_ms)
+        rig.work()
+        slots.add(rig.timers.files.unit(0).slot_ms)
+        rig.timers.close()
+        rig.store.close()
+    assert len(slots) == 1
+
+
 def test_a_message_that_was_rolled_is_not_rolled_again_by_who_comes_to_it_later(rig: Rig) -> None:
     """Checklist 33, 34: a slave, or files that are made anew, have it in the slot in which it was rolled."""
     rig.send("a", 5 * DAY)

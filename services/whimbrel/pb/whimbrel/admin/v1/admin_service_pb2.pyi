@@ -375,7 +375,14 @@ class SlaveConnection(_message.Message):
     def __init__(self, peer: _Optional[str] = ..., acknowledged_offset: _Optional[int] = ..., sent_offset: _Optional[int] = ..., sent_bytes: _Optional[int] = ..., connected_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., lag_bytes: _Optional[int] = ..., broker_id: _Optional[int] = ..., uncounted: _Optional[bool] = ...) -> None: ...
 
 class DescribeReplicationResponse(_message.Message):
-    __slots__ = ("broker_name", "broker_id", "role", "log_begin", "log_end", "flushed_offset", "confirmed_offset", "dispatched_offset", "replicator_alive", "ha_address", "slaves", "connected", "writable", "advice", "replication", "flush", "expected_slaves", "lane", "election", "notes")
+    __slots__ = ("broker_name", "broker_id", "role", "log_begin", "log_end", "flushed_offset", "confirmed_offset", "dispatched_offset", "replicator_alive", "ha_address", "slaves", "connected", "writable", "advice", "replication", "flush", "expected_slaves", "lane", "election", "notes", "known_ends")
+    class KnownEndsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: int
+        value: int
+        def __init__(self, key: _Optional[int] = ..., value: _Optional[int] = ...) -> None: ...
     BROKER_NAME_FIELD_NUMBER: _ClassVar[int]
     BROKER_ID_FIELD_NUMBER: _ClassVar[int]
     ROLE_FIELD_NUMBER: _ClassVar[int]
@@ -396,6 +403,7 @@ class DescribeReplicationResponse(_message.Message):
     LANE_FIELD_NUMBER: _ClassVar[int]
     ELECTION_FIELD_NUMBER: _ClassVar[int]
     NOTES_FIELD_NUMBER: _ClassVar[int]
+    KNOWN_ENDS_FIELD_NUMBER: _ClassVar[int]
     broker_name: str
     broker_id: int
     role: str
@@ -416,7 +424,8 @@ class DescribeReplicationResponse(_message.Message):
     lane: str
     election: ElectionState
     notes: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, broker_name: _Optional[str] = ..., broker_id: _Optional[int] = ..., role: _Optional[str] = ..., log_begin: _Optional[int] = ..., log_end: _Optional[int] = ..., flushed_offset: _Optional[int] = ..., confirmed_offset: _Optional[int] = ..., dispatched_offset: _Optional[int] = ..., replicator_alive: _Optional[bool] = ..., ha_address: _Optional[str] = ..., slaves: _Optional[_Iterable[_Union[SlaveConnection, _Mapping]]] = ..., connected: _Optional[bool] = ..., writable: _Optional[bool] = ..., advice: _Optional[str] = ..., replication: _Optional[str] = ..., flush: _Optional[str] = ..., expected_slaves: _Optional[int] = ..., lane: _Optional[str] = ..., election: _Optional[_Union[ElectionState, _Mapping]] = ..., notes: _Optional[_Iterable[str]] = ...) -> None: ...
+    known_ends: _containers.ScalarMap[int, int]
+    def __init__(self, broker_name: _Optional[str] = ..., broker_id: _Optional[int] = ..., role: _Optional[str] = ..., log_begin: _Optional[int] = ..., log_end: _Optional[int] = ..., flushed_offset: _Optional[int] = ..., confirmed_offset: _Optional[int] = ..., dispatched_offset: _Optional[int] = ..., replicator_alive: _Optional[bool] = ..., ha_address: _Optional[str] = ..., slaves: _Optional[_Iterable[_Union[SlaveConnection, _Mapping]]] = ..., connected: _Optional[bool] = ..., writable: _Optional[bool] = ..., advice: _Optional[str] = ..., replication: _Optional[str] = ..., flush: _Optional[str] = ..., expected_slaves: _Optional[int] = ..., lane: _Optional[str] = ..., election: _Optional[_Union[ElectionState, _Mapping]] = ..., notes: _Optional[_Iterable[str]] = ..., known_ends: _Optional[_Mapping[int, int]] = ...) -> None: ...
 
 class ElectionState(_message.Message):
     __slots__ = ("member", "state", "why", "may_lead", "promised", "record", "coordinator_trouble")

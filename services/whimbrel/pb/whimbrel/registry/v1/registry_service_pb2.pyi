@@ -174,10 +174,26 @@ class SessionResponse(_message.Message):
     def __init__(self, lease: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., renew_interval: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., members: _Optional[_Iterable[_Union[Member, _Mapping]]] = ..., settled: _Optional[bool] = ..., displaced_by: _Optional[str] = ..., shared: _Optional[_Union[SharedTopics, _Mapping]] = ..., takes_changes: _Optional[bool] = ..., topics_wanted: _Optional[bool] = ...) -> None: ...
 
 class DescribeClusterRequest(_message.Message):
-    __slots__ = ("access_host",)
+    __slots__ = ("access_host", "absent_topics")
     ACCESS_HOST_FIELD_NUMBER: _ClassVar[int]
+    ABSENT_TOPICS_FIELD_NUMBER: _ClassVar[int]
     access_host: str
-    def __init__(self, access_host: _Optional[str] = ...) -> None: ...
+    absent_topics: bool
+    def __init__(self, access_host: _Optional[str] = ..., absent_topics: _Optional[bool] = ...) -> None: ...
+
+class AbsentGroup(_message.Message):
+    __slots__ = ("cluster", "broker_name", "renewed_at", "topics", "topics_unknown")
+    CLUSTER_FIELD_NUMBER: _ClassVar[int]
+    BROKER_NAME_FIELD_NUMBER: _ClassVar[int]
+    RENEWED_AT_FIELD_NUMBER: _ClassVar[int]
+    TOPICS_FIELD_NUMBER: _ClassVar[int]
+    TOPICS_UNKNOWN_FIELD_NUMBER: _ClassVar[int]
+    cluster: str
+    broker_name: str
+    renewed_at: _timestamp_pb2.Timestamp
+    topics: _containers.RepeatedScalarFieldContainer[str]
+    topics_unknown: bool
+    def __init__(self, cluster: _Optional[str] = ..., broker_name: _Optional[str] = ..., renewed_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., topics: _Optional[_Iterable[str]] = ..., topics_unknown: _Optional[bool] = ...) -> None: ...
 
 class BrokerDescription(_message.Message):
     __slots__ = ("cluster", "broker_name", "broker_id", "role", "address", "ha_address", "log_begin", "log_end", "writable", "renewed_at", "topic_count", "epoch", "member_id")
@@ -209,13 +225,49 @@ class BrokerDescription(_message.Message):
     member_id: int
     def __init__(self, cluster: _Optional[str] = ..., broker_name: _Optional[str] = ..., broker_id: _Optional[int] = ..., role: _Optional[_Union[BrokerRole, str]] = ..., address: _Optional[str] = ..., ha_address: _Optional[str] = ..., log_begin: _Optional[int] = ..., log_end: _Optional[int] = ..., writable: _Optional[bool] = ..., renewed_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., topic_count: _Optional[int] = ..., epoch: _Optional[int] = ..., member_id: _Optional[int] = ...) -> None: ...
 
+class AbsentBroker(_message.Message):
+    __slots__ = ("cluster", "broker_name", "broker_id", "member_id", "since")
+    CLUSTER_FIELD_NUMBER: _ClassVar[int]
+    BROKER_NAME_FIELD_NUMBER: _ClassVar[int]
+    BROKER_ID_FIELD_NUMBER: _ClassVar[int]
+    MEMBER_ID_FIELD_NUMBER: _ClassVar[int]
+    SINCE_FIELD_NUMBER: _ClassVar[int]
+    cluster: str
+    broker_name: str
+    broker_id: int
+    member_id: int
+    since: _timestamp_pb2.Timestamp
+    def __init__(self, cluster: _Optional[str] = ..., broker_name: _Optional[str] = ..., broker_id: _Optional[int] = ..., member_id: _Optional[int] = ..., since: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
+
 class DescribeClusterResponse(_message.Message):
-    __slots__ = ("brokers", "settled")
+    __slots__ = ("brokers", "settled", "absent", "forgotten", "absent_groups")
     BROKERS_FIELD_NUMBER: _ClassVar[int]
     SETTLED_FIELD_NUMBER: _ClassVar[int]
+    ABSENT_FIELD_NUMBER: _ClassVar[int]
+    FORGOTTEN_FIELD_NUMBER: _ClassVar[int]
+    ABSENT_GROUPS_FIELD_NUMBER: _ClassVar[int]
     brokers: _containers.RepeatedCompositeFieldContainer[BrokerDescription]
     settled: bool
-    def __init__(self, brokers: _Optional[_Iterable[_Union[BrokerDescription, _Mapping]]] = ..., settled: _Optional[bool] = ...) -> None: ...
+    absent: _containers.RepeatedCompositeFieldContainer[AbsentBroker]
+    forgotten: _containers.RepeatedScalarFieldContainer[str]
+    absent_groups: _containers.RepeatedCompositeFieldContainer[AbsentGroup]
+    def __init__(self, brokers: _Optional[_Iterable[_Union[BrokerDescription, _Mapping]]] = ..., settled: _Optional[bool] = ..., absent: _Optional[_Iterable[_Union[AbsentBroker, _Mapping]]] = ..., forgotten: _Optional[_Iterable[str]] = ..., absent_groups: _Optional[_Iterable[_Union[AbsentGroup, _Mapping]]] = ...) -> None: ...
+
+class ForgetBrokerRequest(_message.Message):
+    __slots__ = ("broker_name", "id")
+    BROKER_NAME_FIELD_NUMBER: _ClassVar[int]
+    ID_FIELD_NUMBER: _ClassVar[int]
+    broker_name: str
+    id: int
+    def __init__(self, broker_name: _Optional[str] = ..., id: _Optional[int] = ...) -> None: ...
+
+class ForgetBrokerResponse(_message.Message):
+    __slots__ = ("absent", "known")
+    ABSENT_FIELD_NUMBER: _ClassVar[int]
+    KNOWN_FIELD_NUMBER: _ClassVar[int]
+    absent: int
+    known: bool
+    def __init__(self, absent: _Optional[int] = ..., known: _Optional[bool] = ...) -> None: ...
 
 class AskProducerRequest(_message.Message):
     __slots__ = ("topic", "question")
