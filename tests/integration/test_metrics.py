@@ -456,7 +456,7 @@ def test_configuration_and_alerts_pass_promtool() -> None:
             ["promtool", "check", what, OBSERVABILITY / name], capture_output=True, text=True, check=False
         )
         assert done.returncode == 0, done.stdout + done.stderr
-    assert len(alerts()) == 11
+    assert len(alerts()) == 13
 
 
 def test_prometheus_scrapes_all_five_and_every_query_of_the_dashboard_gives_a_series(

@@ -133,6 +133,8 @@ def test_a_slave_whose_broker_is_killed_is_missed_and_let_go_of(lacking: Groups,
     found = json.loads(shell("replication", "status", "-o", "json", *endpoint, code=1))
     assert [(one["role"], one["broker_id"]) for one in found if "error" in one] == [("slave", 1)]
     assert TOPIC in shell("topic", "list", *endpoint)  # its master has all that it had
+    shell("replication", "adopt", "broker-a", *endpoint, code=1)
+    assert "broker-a is not whole, so this would leave somebody out" in shell.error
     slave.start()
     shell("health", "--wait", "20", *endpoint)
     lacking.cluster.slave_replicators[0].kill()

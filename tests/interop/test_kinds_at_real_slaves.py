@@ -18,6 +18,7 @@ import pytest
 from integration.test_transactions import SIZES, Checked
 from support.cluster.broker_api import Api, message
 from support.cluster.processes import Process
+from support.cluster.rolling import RollingBroker
 from support.store.master_log import same_log
 from support.systems.real_broker import Remoting, Server, broker, name_server
 from support.waiting import until
@@ -39,10 +40,9 @@ pytestmark = [pytest.mark.interop, pytest.mark.timeout(240)]
 
 VERSIONS = ("4.9.3", "5.3.3")
 EXCHANGE_BROKER_HA_INFO = 906
-ROLL_S = 6
+ROLL_S = 6  # a message that waits longer is rolled
 SETTINGS: dict[str, object] = SIZES | {
     "nameservers": "",
-    "reserved_hours": ROLL_S / 3600 * 3 / 2,  # a message that waits longer than two thirds of it is rolled
     "transaction_timeout_ms": 4000,
     "transaction_check_interval_ms": 200,
     "transaction_check_max": 1,
@@ -223,7 +223,7 @@ def test_a_record_of_each_kind_reaches_real_slaves(names: Server, tmp_path: Path
     """Checklist 80: log and consume queues byte by byte, and the slaves' logs tell of no exception."""
     store = tmp_path / "store"
     feeder = Process(tmp_path, "replicator", "feeder", role="master", store=store)
-    with Process(tmp_path, "broker", "master", store=store, **SETTINGS) as master, feeder:
+    with RollingBroker(tmp_path, "master", window_s=ROLL_S, store=store, **SETTINGS) as master, feeder:
         slaves = [
             broker(version, tmp_path / version, "SLAVE:1", names.address, haMasterAddress=feeder.ha, **REAL)
             for version in VERSIONS

@@ -1,8 +1,8 @@
 """Delayed messages that are stored again on the way, by one implementation, and delivered by the other one.
 
-Both roll after ten seconds here, where days are usual: ours by its retention, of which two thirds are the
-window, 5.3.3 by `timerRollWindowSlot`. Of three messages one is through when the broker is changed, one was
-rolled and waits in the slot of its time, and one waits in a slot from which it is to be rolled once more.
+Both roll after ten seconds here, where days are usual: 5.3.3 by `timerRollWindowSlot`. Of three messages one
+is through when the broker is changed, one was rolled and waits in the slot of its time, and one waits in a
+slot from which it is to be rolled once more.
 """
 
 import shutil
@@ -17,6 +17,7 @@ from integration.test_transactions import SIZES, records
 from interop.test_delayed_in_rocketmq import REAL, SEND_MESSAGE, TOPIC, bodies, check_times, received
 from support.cluster.broker_api import Api
 from support.cluster.processes import Process
+from support.cluster.rolling import RollingBroker
 from support.systems.real_broker import Remoting, Server, broker, name_server
 from support.waiting import until
 from whimbrel.model.names import TIMER_TOPIC
@@ -37,8 +38,8 @@ def names(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         yield server
 
 
-def ours(root: Path, store: Path, name: str, **settings: object) -> Process:
-    return Process(root, "broker", name, store=store, nameservers="", **SIZES, **settings)
+def ours(root: Path, store: Path, name: str) -> Process:
+    return Process(root, "broker", name, store=store, nameservers="", **SIZES)
 
 
 def rolled(store: Path) -> set[bytes]:
@@ -77,10 +78,10 @@ def units(store: Path) -> list[TimerUnit]:
 
 def test_a_real_broker_delivers_what_we_have_rolled(names: Server, tmp_path: Path) -> None:
     """Checklist 34: each once and not before its time, whether rolled, or to be rolled once more."""
-    window: dict[str, object] = {"reserved_hours": WINDOW_S * 3 / 2 / 3600}
     store = tmp_path / "store"
     due_ms: dict[bytes, int] = {}
-    with ours(tmp_path, store, "ours", **window) as process, grpc.insecure_channel(process.grpc) as channel:
+    rolling = RollingBroker(tmp_path, "ours", window_s=WINDOW_S, store=store, nameservers="", **SIZES)
+    with rolling, grpc.insecure_channel(rolling.grpc) as channel:
         api = Api(channel)
         api.administer("CreateTopic", topic=admin.Topic(name=TOPIC, message_type=admin.MESSAGE_TYPE_DELAY))
         now = int(time.time())
@@ -97,7 +98,7 @@ def test_a_real_broker_delivers_what_we_have_rolled(names: Server, tmp_path: Pat
         until(lambda: bodies(store) == [b"through"], timeout=20, what="the first delivery")
         until(lambda: one_is_to_be_rolled(store), what="the units of what was rolled")
         assert rolled(store) == set(DELAYS_S)
-        assert process.stop() == 0
+        assert rolling.stop() == 0
     root = tmp_path / "real"
     shutil.copytree(store, root / "store", ignore=shutil.ignore_patterns("*.sock"))
     with broker("5.3.3", root, "ASYNC_MASTER", names.address, **REAL):

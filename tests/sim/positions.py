@@ -16,10 +16,12 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NoReturn
+from weakref import WeakKeyDictionary
 
 from sim.network import SimNetwork
 from sim.nodes import BrokerNode, LoopNode
 from sim.process import SimProcess
+from whimbrel.broker.consume.positions import Positions
 from whimbrel.broker.roles.master import MasterRole
 from whimbrel.broker.roles.role import Role
 from whimbrel.client import PullConsumer
@@ -103,6 +105,21 @@ class LedgerClient(LoopNode):
             self.answered.setdefault(queue.queue_id, []).append((now, offset))
 
 
+forgotten: WeakKeyDictionary[Positions, dict[Key, int]] = WeakKeyDictionary()
+forget_beyond_log = Positions.forget_beyond_log
+
+
+def noting(positions: Positions) -> int:
+    """Forget what the log does not hold, and note where the queues ended."""
+    forgotten[positions] = {
+        (state.group, state.topic, state.queue_id): end for state, end in positions.beyond_log()
+    }
+    return forget_beyond_log(positions)
+
+
+Positions.forget_beyond_log = noting  # type: ignore[assignment, method-assign]
+
+
 @dataclass
 class Watched:
     """What is known of a member's positions.
@@ -172,6 +189,10 @@ class PositionChecks:
         watched.ran, watched.at = runs, now
         if role is None:
             return None
+        for key, end in forgotten.pop(role.consumption.positions, {}).items():
+            if key in watched.bound:
+                epoch, committed = watched.bound[key]
+                watched.bound[key] = epoch, min(committed, end)
         positions = {
             (group, topic, queue_id): (epoch, committed)
             for group, topic, (queue_id, epoch, committed) in role.consumption.table.positions()

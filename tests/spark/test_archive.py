@@ -67,6 +67,7 @@ def test_an_archive_gives_the_rows_that_brokers_and_stores_give(
     stored = store.option("subscribe", "kept").load()
     assert stored.selectExpr(*FINGERPRINT).first() == served
     texts = "topic string, queueId int, queueOffset long, propertiesText binary, body binary, crcOk boolean"
+    texts += ", bodyOk boolean"
     wanted = read("kept").sparkSession.read.format("whimbrel").option("servers", cluster.endpoint)
     wanted = wanted.option("subscribe", "kept").schema(texts).load()
     fingerprint = "bit_xor(xxhash64(*))"

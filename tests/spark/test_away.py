@@ -65,7 +65,8 @@ def begun(query: Any, folder: Path) -> bool:
 
 def positions(query: Any) -> Any:
     """Return the positions in `both` that a stream has reported last, by broker."""
-    return json.loads(query.lastProgress["sources"][0]["endOffset"])["q"].get("both", {})
+    progress = query.lastProgress
+    return json.loads(progress["sources"][0]["endOffset"])["q"].get("both", {}) if progress else {}
 
 
 @pytest.fixture(scope="module")
@@ -130,7 +131,7 @@ def test_streams_wait_for_a_broker_that_is_away_and_what_ends_names_it(
     assert done.exit_code == 2 and missing in done.stderr
 
     until(lambda: AWAY in str(only.lastProgress["sources"][0]["latestOffset"]), timeout=30, what="the word")
-    latest, latest_seen = pair.stream(spark, "both", tmp_path / "latest")
+    latest, latest_seen = pair.stream(spark, "both", tmp_path / "latest", startingOffsets="latest")
     assert only.isActive and latest.isActive
     pair.away.start()
     with Admin(pair.endpoint) as admin:

@@ -35,7 +35,7 @@ SEVERAL: Final[dict[str, tuple[str, ...]]] = {
 
 # The same, where another test has what it needs: a group that elects its leader, spans, a damaged store.
 ELSEWHERE: Final[dict[str, str]] = {
-    "replication adopt": "tests/unit/cli/test_unasked.py",
+    "replication adopt": "tests/integration/test_unasked.py",
     "replication failover": "tests/integration/test_election_commands.py",
     "replication history": "tests/unit/cli/test_unasked.py",
     "store dump": "tests/unit/cli/test_store.py",

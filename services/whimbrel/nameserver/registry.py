@@ -36,9 +36,8 @@ the place is anybody's who asks for it.
 - A slave's table counts only while its group has no master, and adds only: it may lag behind the lost
   master's. A group without a master is routed to its lowest slave id, under id 0 and without the write bit
   (5.x's acting master).
-- With the last member of a group the group's topics go, too. Its name is kept with theirs (`absent`), for
-  those who read everything and are to know what is missing: until it registers again, an operator lets go of
-  it, or `ABSENT_S_MAX` is over. Routes do not show it, and a nameserver that starts again has forgotten it.
+- With the last member of a group the group's topics go, too. `absences` keeps its name with theirs, as it
+  does who else is away; routes do not show it.
 
 **Groups that elect their leader.** Its members say how many of them vote (`voters`), each under its own id
 (`member_id`), and in which *epoch* they lead or follow. Elections need no nameserver: here it only shows who
@@ -83,13 +82,8 @@ from whimbrel.nameserver.absences import Absences
 from whimbrel.nameserver.addresses import BrokerAddress
 
 __all__ = [
-    "ABSENT_GROUPS_MAX",
-    "ABSENT_S_MAX",
-    "ABSENT_TOPICS_MAX",
-    "FORGOTTEN_MAX",
     "KEPT_PLACES_MAX",
     "MASTER_ID",
-    "AbsentGroup",
     "BrokerIdentity",
     "QueueCounts",
     "Registry",
@@ -100,10 +94,6 @@ __all__ = [
 ]
 
 MASTER_ID = 0
-ABSENT_GROUPS_MAX = 256  # as many as a large cluster has; beyond, the one that went first is not remembered
-ABSENT_S_MAX = 7 * 86_400.0  # more than twice RocketMQ's retention: what they held would be gone by then
-ABSENT_TOPICS_MAX = 16_384  # of all of them, 2 MiB in an answer; beyond, a group may have had any topic
-FORGOTTEN_MAX = 256  # names that were let go of; beyond, the first one is not known any more
 KEPT_PLACES_MAX = 1024  # beyond, the place of a broker that is lost is free at once
 
 # Types of topics that take messages of a message group. Transactions stay with the broker of their half.
@@ -215,21 +205,6 @@ class KeptPlace:
     until: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AbsentGroup:
-    """A group whose last member is gone.
-
-    Attributes:
-        renewed_at: when that member had renewed its lease.
-        topics: what it had; None where those were too many to remember.
-    """
-
-    cluster: str
-    name: str
-    renewed_at: float
-    topics: frozenset[str] | None
-
-
 @dataclass(slots=True)
 class Group:
     """A master and its slaves."""
@@ -278,10 +253,6 @@ class Registry:
         self.kept: dict[tuple[str, int], KeptPlace] = {}  # by name and id
         # By name: who had the master's place in the highest epoch, as long as anybody has a session.
         self.leaders: dict[str, BrokerIdentity] = {}
-        self.absent: dict[str, AbsentGroup] = {}  # by name, in the order in which they went
-        self.forgotten: dict[
-            str, None
-        ] = {}  # names that were let go of and have not registered since, likewise
         self.topics: dict[str, dict[str, QueueCounts]] = {}
         self.topic_changes = 0  # counts what may change which topics there are, where, and with which flags
         self.wiped: set[str] = set()  # names whose write bit an operator has taken out of routes
@@ -356,8 +327,6 @@ class Registry:
         self.kept.pop((broker.name, broker.id), None)
         if group is None:
             group = self.groups[broker.name] = Group(broker.cluster)
-            self.absent.pop(broker.name, None)
-            self.forgotten.pop(broker.name, None)
         self.clusters.setdefault(group.cluster, set()).add(broker.name)
         for other_id, other in tuple(group.holders.items()):
             if other_id != broker.id and same_address(self.live[other].broker, broker):
@@ -478,7 +447,8 @@ class Registry:
             names.discard(name)
             if not names:
                 del self.clusters[group.cluster]
-            self.remember(name, group.cluster, live.renewed_at)
+            topics = frozenset(topic for topic, brokers in self.topics.items() if name in brokers)
+            self.absences.miss_group(group.cluster, name, topics, live.renewed_at)
             self.drop_topics(name)
         elif live.broker.id == MASTER_ID:
             for other in self.holders(name):
@@ -502,36 +472,18 @@ class Registry:
             return
         self.absences.miss(live.broker, now)
 
-    def remember(self, name: str, cluster: str, renewed_at: float) -> None:
-        """Take note of a group that goes, if it has topics, before these are dropped."""
-        topics = frozenset(topic for topic, brokers in self.topics.items() if name in brokers)
-        if not topics:
-            return
-        if len(self.absent) >= ABSENT_GROUPS_MAX:
-            del self.absent[next(iter(self.absent))]
-        known = sum(len(group.topics or ()) for group in self.absent.values())
-        self.absent[name] = AbsentGroup(
-            cluster=cluster,
-            name=name,
-            renewed_at=renewed_at,
-            topics=topics if known + len(topics) <= ABSENT_TOPICS_MAX else None,
-        )
+    def let_go(self, name: str) -> tuple[int, bool]:
+        """Let go of a group that never comes back.
 
-    def forget_absent(self, name: str) -> bool:
-        """Let go of a group that never comes back; return whether it was remembered, or let go of before.
-
-        A name that is not known is noted all the same: this nameserver may have started since it went.
+        Returns:
+            How many brokers of it were away, and whether the group was, or had been let go of before.
 
         Raises:
             BadRequest: a member of it is registered.
         """
         if name in self.groups:
             raise BadRequest(f"{name} is registered: stop its master and its slaves first")
-        known = name in self.forgotten
-        self.forgotten[name] = None
-        if len(self.forgotten) > FORGOTTEN_MAX:
-            del self.forgotten[next(iter(self.forgotten))]
-        return self.absent.pop(name, None) is not None or known
+        return self.absences.forget(name), self.absences.forget_group(name)
 
     def leave(self, session: Session) -> bool:
         """Remove a session that takes its leave, or has expired; return whether its group changed."""
@@ -557,8 +509,7 @@ class Registry:
     def expired(self, now: float) -> list[Session]:
         """Return the sessions whose lease is over; the caller ends and removes them."""
         self.kept = {place: kept for place, kept in self.kept.items() if now <= kept.until}
-        for group in [each for each in self.absent.values() if each.renewed_at + ABSENT_S_MAX < now]:
-            del self.absent[group.name]
+        self.absences.end_old(now)
         return [session for session, live in self.live.items() if live.renewed_at + self.lease_s < now]
 
     def prolong_leases(self, seconds: float) -> None:

@@ -266,8 +266,10 @@ class RegistryService:
         except ValueError as error:
             raise BadRequest(str(error)) from None
         only = request.id if request.HasField("id") else None
-        known = only is None and self.registry.forget_absent(request.broker_name)
-        absent = self.registry.absences.forget(request.broker_name, only)
+        if only is None:
+            absent, known = self.registry.let_go(request.broker_name)
+        else:
+            absent, known = self.registry.absences.forget(request.broker_name, only), False
         if known or absent:
             logger.info("%s is let go of: %d brokers of it were away", request.broker_name, absent)
         return registry_pb.ForgetBrokerResponse(absent=absent, known=known)
@@ -295,7 +297,9 @@ class RegistryService:
                 member_id=broker.member_id,
             )
             described.renewed_at.seconds, described.renewed_at.nanos = seconds, nanos
-        for absence in self.registry.absences.now_away(now):
+        absences = self.registry.absences
+        absences.end_old(now)
+        for _, absence in sorted(absences.places.items()):
             away = response.absent.add(
                 cluster=absence.broker.cluster,
                 broker_name=absence.broker.name,
@@ -303,7 +307,7 @@ class RegistryService:
                 member_id=absence.broker.member_id,
             )
             away.since.seconds, away.since.nanos = split(wall - (now - absence.since))
-        for group in self.registry.absent.values():
+        for group in absences.groups.values():
             told = response.absent_groups.add(
                 cluster=group.cluster,
                 broker_name=group.name,
@@ -312,7 +316,7 @@ class RegistryService:
             )
             seconds, nanos = split(wall - (now - group.renewed_at))
             told.renewed_at.seconds, told.renewed_at.nanos = seconds, nanos
-        response.forgotten.extend(self.registry.forgotten)
+        response.forgotten.extend(absences.forgotten)
         return response
 
 

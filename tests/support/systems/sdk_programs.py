@@ -300,6 +300,11 @@ class DevCluster:
         """Return what clients connect to."""
         return str(self.described()["endpoint"])
 
+    @property
+    def masters(self) -> int:
+        """Return how many brokers have topics."""
+        return sum(each["role"] == "master" for each in self.described()["processes"])
+
     def pid(self, role: str) -> int:
         """Return the process id of the first process with this role."""
         return int(next(each for each in self.described()["processes"] if each["role"] == role)["pid"])

@@ -6,11 +6,10 @@ import pytest
 
 from whimbrel.errors import BadRequest, Forbidden, NotReady, TopicNotFound
 from whimbrel.model.limits import ROUTE_QUEUES_MAX, TOPICS_MAX
+from whimbrel.nameserver.absences import ABSENCE_S_MAX, AbsentGroup
 from whimbrel.nameserver.addresses import BrokerAddress
 from whimbrel.nameserver.registry import (
-    ABSENT_S_MAX,
     KEPT_PLACES_MAX,
-    AbsentGroup,
     BrokerIdentity,
     QueueCounts,
     Registry,
@@ -559,50 +558,53 @@ def gone(name: str, *topics: str) -> Registry:
 def test_a_group_whose_last_member_is_gone_is_remembered_with_its_topics_until_it_is_back() -> None:
     found = gone("b", "x", "y")
     assert found.known_route("x") == ()
-    assert found.absent["b"] == AbsentGroup(
+    assert found.absences.groups["b"] == AbsentGroup(
         cluster="C", name="b", renewed_at=OLD, topics=frozenset(("x", "y"))
     )
     found.update("t", Update(broker=broker("b"), topics={}), OLD + 2)
-    assert not found.absent
+    assert not found.absences.groups
 
 
 def test_a_group_without_topics_and_one_of_which_a_slave_is_left_are_not_absent() -> None:
-    assert not gone("b").absent
+    assert not gone("b").absences.groups
     found = registry()
     found.update("m", Update(broker=MASTER, topics={"x": queues()}), OLD)
     found.update("s", Update(broker=SLAVE, topics={"x": queues()}), OLD)
     found.leave("m")
-    assert not found.absent
+    assert not found.absences.groups
     found.leave("s")
-    assert list(found.absent) == ["a"]
+    assert list(found.absences.groups) == ["a"]
 
 
 def test_an_absent_group_is_let_go_of_by_hand_or_after_its_time() -> None:
     found = gone("b", "x")
-    assert found.forget_absent("b")
-    assert found.forget_absent("b") and list(found.forgotten) == ["b"]
-    assert not found.forget_absent("x") and list(found.forgotten) == ["b", "x"]
+    assert found.let_go("b") == (0, True)
+    assert found.let_go("b") == (0, True) and list(found.absences.forgotten) == ["b"]
+    assert found.let_go("x") == (0, False) and list(found.absences.forgotten) == ["b", "x"]
     found.update("t", Update(broker=broker("b"), topics={}), OLD + 2)
-    assert list(found.forgotten) == ["x"]
+    assert list(found.absences.forgotten) == ["x"]
     found = gone("b", "x")
-    found.expired(OLD + ABSENT_S_MAX)
-    assert found.absent
-    found.expired(OLD + ABSENT_S_MAX + 1)
-    assert not found.absent
+    found.expired(OLD + ABSENCE_S_MAX - 1)
+    assert found.absences.groups
+    found.expired(OLD + ABSENCE_S_MAX)
+    assert not found.absences.groups
     found.update("m", Update(broker=MASTER, topics={}), OLD)
     with pytest.raises(BadRequest, match="a is registered"):
-        found.forget_absent("a")
+        found.let_go("a")
 
 
 def test_absent_groups_and_their_topics_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("whimbrel.nameserver.registry.ABSENT_GROUPS_MAX", 2)
-    monkeypatch.setattr("whimbrel.nameserver.registry.ABSENT_TOPICS_MAX", 3)
+    monkeypatch.setattr("whimbrel.nameserver.absences.GROUPS_MAX", 2)
+    monkeypatch.setattr("whimbrel.nameserver.absences.TOPICS_MAX", 3)
     found = registry()
     for name in "bcd":
         found.update(name, Update(broker=broker(name), topics={"x": queues(), "y": queues()}), OLD)
         found.leave(name)
-    assert {name: group.topics for name, group in found.absent.items()} == {"c": None, "d": {"x", "y"}}
-    monkeypatch.setattr("whimbrel.nameserver.registry.FORGOTTEN_MAX", 2)
+    assert {name: group.topics for name, group in found.absences.groups.items()} == {
+        "c": None,
+        "d": {"x", "y"},
+    }
+    monkeypatch.setattr("whimbrel.nameserver.absences.FORGOTTEN_MAX", 2)
     for name in "xyz":
-        found.forget_absent(name)
-    assert list(found.forgotten) == ["y", "z"]
+        found.let_go(name)
+    assert list(found.absences.forgotten) == ["y", "z"]

@@ -1,11 +1,16 @@
 """What can't be asked is never left out in silence: brokers that are away, slaves that lag or hold less."""
 
+import zlib
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
 pytest.importorskip("pyspark")
+
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 from support.store.column_records import record
 from whimbrel.errors import BeyondConfirmed, CorruptRecord, RangeGone, Unavailable, WhimbrelError
@@ -13,11 +18,13 @@ from whimbrel.model.cluster import AbsentGroup, BrokerStatus, Cluster
 from whimbrel.model.message import MessageType
 from whimbrel.rpc.api.bulk_calls import BrokerQueues, QueueOffsets, RecordFrame, TopicQueues
 from whimbrel.spark import broker_backend, nameservers
+from whimbrel.spark.archive_backend import ArchiveTask, FileSplit
 from whimbrel.spark.broker_backend import BrokerBackend, BrokerTask, read_range
 from whimbrel.spark.brokers import Brokers, NoBroker, QueuesSeen
 from whimbrel.spark.offsets import Key, awaited_in, from_checkpoint
 from whimbrel.spark.options import OptionError, parse
 from whimbrel.spark.planning import DataLoss, Extent, Incomplete, NotThere, OffsetRange
+from whimbrel.spark.push_down import UNRESTRICTED
 from whimbrel.spark.source import BatchReader, StreamReader, checked_columns, default_columns
 from whimbrel.store.columns import schema_of
 
@@ -415,3 +422,31 @@ def test_offsets_that_are_passed_over_are_told_at_the_driver(
     now["extents"] = {A0: Extent(5, 9)}
     assert planned(reader, begin, next_end(reader, begin)) == {A0: (5, 9)}
     assert caplog.messages == ["failOnDataLoss=false: orders, queue 0 of a: offsets 3 to 5 are gone"]
+
+
+def archived(tmp_path: Path, columns: tuple[str, ...], **options: str) -> list[dict[str, Any]]:
+    """Read a file of an archive that has three bodies, the second of which does not decompress."""
+    bodies = [b"good", b"no compressed body", b"good"]
+    table = pa.table(
+        {
+            "queueId": pa.array([0, 0, 0], pa.int32()),
+            "queueOffset": pa.array([0, 1, 2], pa.int64()),
+            "physicalOffset": pa.array([0, 100, 200], pa.int64()),
+            "sysFlag": pa.array([0, ZLIB, 0], pa.int32()),
+            "bodyCrc": pa.array([zlib.crc32(body) & 0x7FFFFFFF for body in bodies], pa.int32()),
+            "body": pa.array(bodies, pa.binary()),
+        }
+    )
+    pq.write_table(table, tmp_path / "one.parquet")
+    split = FileSplit("one.parquet", "orders", 1, (0, 1), None)
+    chosen = parse({"archive": str(tmp_path), **options})
+    task = ArchiveTask(tmp_path, (split,), columns, chosen, UNRESTRICTED)
+    return [row for batch in task.read() for row in batch.to_pylist()]
+
+
+def test_the_same_of_an_archive(tmp_path: Path) -> None:
+    with pytest.raises(CorruptRecord, match=r"one.parquet: the record at 100: .*onCorrupt=flag"):
+        archived(tmp_path, ("body",))
+    flagged = archived(tmp_path, ("queueOffset", "crcOk", "bodyOk"), onCorrupt="flag")
+    assert [tuple(row.values()) for row in flagged] == [(0, True, True), (1, True, False), (2, True, True)]
+    assert len(archived(tmp_path, ("body",), onCorrupt="skip")) == 2

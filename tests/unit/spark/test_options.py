@@ -125,3 +125,18 @@ def test_a_stream_with_a_wrong_option_is_refused_by_whatever_spark_asks_first() 
     ):
         with pytest.raises(OptionError, match="no meaning for a stream"):
             ask()
+
+
+def test_latest_is_where_a_stream_may_start_and_a_batch_may_not() -> None:
+    given = {"servers": "127.0.0.1:8081", "subscribe": "orders", "startingOffsets": "latest"}
+    assert parse(given).starting == LATEST  # which kind of query is not known yet: Spark asks for the schema
+    assert parse(given, streaming=True).starting == LATEST
+    with pytest.raises(OptionError, match="a batch from `latest` on reads nothing"):
+        parse(given, streaming=False)
+
+
+def test_allow_partial_is_about_brokers_alone() -> None:
+    given = {"servers": "127.0.0.1:8081", "subscribe": "orders", "allowPartial": "true"}
+    assert parse(given).allow_partial
+    with pytest.raises(OptionError, match="option allowPartial has no meaning with `store`"):
+        parse({"store": "/x", "allowPartial": "true"})

@@ -153,24 +153,31 @@ def test_what_has_no_queue_entry_yet_is_read_all_the_same(tmp_path: Path) -> Non
     assert [row["queueOffset"] for row in found if row["queueId"] == 0] == list(range(25))
 
 
-def damaged_store(root: Path) -> list[int]:
+def damaged_store(root: Path, *, at: int = 150, with_: bytes = b"!") -> list[int]:
     """Make a store of 60 records in 8 files, the sixth damaged; return where they stand."""
     with master(root) as store:
         drafts = [make_draft(number, topic="orders", size=8000) for number in range(60)]
         places = [store.append([draft])[0].physical_offset for draft in drafts]
     with min((root / "commitlog").iterdir()).open("r+b") as file:
-        file.seek(places[5] + 150)
-        file.write(b"!")
+        file.seek(places[5] + at)
+        file.write(with_)
     return places
 
 
 def test_a_damaged_record_is_named_or_passed_over(tmp_path: Path) -> None:
     places = damaged_store(tmp_path)
     shutil.rmtree(tmp_path / "whimbrel")  # as RocketMQ leaves it: only the last three files are verified
-    with pytest.raises(CorruptRecord, match=str(places[5])):
+    with pytest.raises(CorruptRecord, match=f"{places[5]}.*onCorrupt=skip"):
         rows(options(tmp_path, subscribe="orders"))
     kept = rows(options(tmp_path, subscribe="orders", onCorrupt="skip"))
     assert [row["queueOffset"] for row in kept] == [number for number in range(60) if number != 5]
+
+
+def test_a_record_without_a_row_is_not_flagged_but_fails(tmp_path: Path) -> None:
+    places = damaged_store(tmp_path, at=4, with_=bytes(4))  # no record begins there any more
+    shutil.rmtree(tmp_path / "whimbrel")
+    with pytest.raises(CorruptRecord, match=f"{places[5]}.*onCorrupt=skip"):
+        rows(options(tmp_path, subscribe="orders", onCorrupt="flag"))
 
 
 def test_a_log_that_ends_by_damage_before_other_records_is_data_loss(tmp_path: Path) -> None:

@@ -240,6 +240,7 @@ class Positions:
         self.lease_store.end_of = self.queue_end
         found = self.beyond_log()
         for state, end in found:
+            tell_forgotten(state, end)
             epoch = self.lease_store.next_epoch(state.epoch)
             self.lease_store.commit_entries(b"".join(state.entries(epoch, end)))
         return len(found)
@@ -253,6 +254,7 @@ class Positions:
         """
         found = self.beyond_log()
         for state, end in found:
+            tell_forgotten(state, end)
             entries = b"".join(state.entries(state.epoch, end))
             state.reset(state.epoch)
             self.table.join(entries)
@@ -266,10 +268,7 @@ class Positions:
             known = self.table.by_queue.get((group, topic, queue_id))
             if (committed if known is None else known.next) <= end:
                 continue
-            state = self.table.state(group, topic, queue_id)
-            logger.warning("%s on %s/%d knew offsets up to %d, the log ends at %d: the rest is forgotten",
-                        group, topic, queue_id, state.next, end)  # fmt: skip
-            found.append((state, end))
+            found.append((self.table.state(group, topic, queue_id), end))
         return found
 
     def check_offset(self, topic: str, queue_id: int, offset: int) -> None:
@@ -281,3 +280,11 @@ class Positions:
 
     def queue_end(self, topic: str, queue_id: int) -> int:
         return self.store.queue_range(topic, queue_id)[1]
+
+
+def tell_forgotten(state: QueueLeases, end: int) -> None:
+    """Say that what a state knows beyond its log is forgotten."""
+    logger.warning(
+        "%s on %s/%d knew offsets up to %d, the log ends at %d: the rest is forgotten",
+        state.group, state.topic, state.queue_id, state.next, end,
+    )  # fmt: skip
