@@ -33,7 +33,7 @@ STATEMENTS = (
     "too few replicas: 14; a late flush or slave: 10 or 12, and the message is there",
     "oneway: no answer; all else is answered",
     "BenchmarkTest, broker-name and trace topics take sends; SCHEDULE_TOPIC_XXXX: 16",
-    "a pull with bit 4 uses its own text; no member: 24; a newer subscription: 25",
+    "a pull with bit 4 uses its own text; no member: 24; a newer one of SQL: 25",
     "a second member with a newer subscription: both pull",
     "librocketmq's `A || B` gets A and B only, whatever its codes say",
     "Go's codes as texts and versions in nanoseconds are served",

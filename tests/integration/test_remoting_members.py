@@ -128,11 +128,13 @@ def test_51_topics_of_tools_are_those_of_grpc(cluster: Cluster, wire: Wire) -> N
     fields = {
         "topic": "t51", "defaultTopic": "TBW102", "readQueueNums": 3, "writeQueueNums": 3, "perm": 6,
         "topicFilterType": "SINGLE_TAG", "topicSysFlag": 0, "order": "false",
-        "attributes": "+message.type=FIFO,+queue.type=BatchCQ",
+        "attributes": "+message.type=FIFO,+queue.type=SimpleCQ",
     }  # fmt: skip
     with Wire(cluster.slaves[0].grpc) as slave:
         assert slave.call(17, fields).code == 0
     assert wire.call(351, {"topic": "t51"}).code == 17, "a slave makes none"
+    refused = wire.call(17, fields | {"attributes": "+queue.type=BatchCQ"})
+    assert refused.code == 1 and "queue.type=SimpleCQ" in str(refused.remark)
     assert wire.call(17, fields).code == 0
     found = wire.json(351, {"topic": "t51"})
     assert found["attributes"] == {"message.type": "FIFO"} and found["readQueueNums"] == 3
@@ -167,7 +169,6 @@ def test_our_own_tools_show_members_as_well(cluster: Cluster, wire: Wire) -> Non
 def test_members_of_a_slave_are_its_own(cluster: Cluster) -> None:
     with Wire(cluster.slaves[0].grpc) as slave, Wire(cluster.master.grpc) as master:
         join(slave, "c", "gslave", "tslave")
-        slave.pushed(40)
         assert members(slave, "gslave") == ["c"]
         assert master.call(38, {GROUP: "gslave"}).code == 1
         assert "gslave" not in master.json(201)["subscriptionGroupTable"]

@@ -314,11 +314,9 @@ def test_6_1_46_47_commands_for_a_whole_cluster_for_a_slave_and_with_other_optio
         ("success", ("exportMetadata", *slave, "-f", tmp_path, "-t")),
     ]
     assert tools.failures(commands) == {}
-    for words in (
-        ("updateBrokerConfig", *slave, "-k", "fileReservedTime", "-v", "48"),
-        ("updateSubGroup", *slave, "-g", "G_slave"),
-    ):
-        assert "this is a slave" in tools.refused(*words)
+    words = ("updateBrokerConfig", *slave, "-k", "fileReservedTime", "-v", "48")
+    assert "this is a slave" in tools.refused(*words)
+    assert "success" in tools("updateSubGroup", *slave, "-g", "G_slave"), "as topics are made there"
 
 
 def test_6_1_46_47_commands_that_need_a_process_of_their_own(tools: Tools, cluster: Cluster) -> None:
@@ -446,7 +444,7 @@ def test_6_1_47_commands_and_options_that_only_5_x_has(
         ("broker-a", ("skipAccumulatedMessage", *group, *topic, *everywhere)),
         (
             "success",
-            ("updateSubGroup", *everywhere, "-g", "G_attributes", "-o", "true", "--attributes", "+a=b"),
+            ("updateSubGroup", *everywhere, "-g", "G_attributes", "--attributes", "+priority.factor=50"),
         ),
         ("success", ("deleteSubGroup", *everywhere, "-g", "G_attributes")),
         ("success", ("setConsumeMode", *everywhere, *topic, *group, "-m", "PULL")),
@@ -455,6 +453,9 @@ def test_6_1_47_commands_and_options_that_only_5_x_has(
     mode = ("setConsumeMode", "-b", cluster.master.grpc, "-t", TOPIC, "-g", GROUP)
     assert "success" in tools(*mode, "-m", "PULL")
     assert "pop by the remoting protocol is not served" in tools.refused(*mode, "-m", "POP", "-q", 1)
+    lite = ("updateSubGroup", *everywhere, "-g", "G_lite", "--attributes", "+lite.bind.topic=T")
+    assert "not served here" in tools.refused(*lite)
+    assert "none of" in tools.refused("updateTopic", *everywhere, "-t", "Lite", "-a", "+message.type=LITE")
     # These two read files of a broker where they run, and this one moves queues of a static topic.
     assert "path is invalid" in tools("exportMetadataInRocksDB", "-p", tmp_path / "none", "-t", "topics")
     assert "not exist" in tools.refused("dumpCompactionLog", "-f", tmp_path / "none")

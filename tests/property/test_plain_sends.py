@@ -163,7 +163,7 @@ def test_no_more_are_kept_than_may_be(
     def body() -> None:
         rng, two = random.Random(SEED), two_brokers(tmp_path, stub)
         two.feed(plain(rng, 0))
-        two.feed(b"".join(plain(rng, number, batch=False, topic="one") for number in range(1, 60)))
+        two.feed(b"".join(plain(rng, number, batch=False, topic="one") for number in range(1, 200)))
         two.check()
         assert counted.most == 7
         two.close()

@@ -181,7 +181,7 @@ def test_a_broker_goes_on_with_what_was_swapped_in(
     store = open_master(root, INDEX)
     try:
         assert store.append([make_draft(1, topic="t1", queue_id=1)])[0].queue_offset == 200
-        found = store.index.find("t0", "key-6", limit=64, begin_ms=0, end_ms=NOW * 2)
+        found = list(store.index.find("t0", "key-6", begin_ms=0, end_ms=NOW * 2))
         assert len(found) == 1
     finally:
         store.close()

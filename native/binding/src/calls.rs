@@ -373,6 +373,7 @@ impl PlainCalls {
             time_max_ms: wanted(values, "time_max_ms")?,
             messages_max: wanted(values, "messages_max")?,
             entries_max: wanted(values, "entries_max")?,
+            index_tags: wanted(values, "index_tags")?,
         };
         let acks = AckPolicy {
             handle_begin: wanted(values, "handle_begin")?,

@@ -67,8 +67,8 @@ fn entries<'py>(py: Python<'py>, data: &[u8], base: i64) -> PyResult<Entries<'py
 }
 
 #[pyfunction]
-fn keys(data: &[u8], base: i64) -> PyResult<(usize, bool, Keys)> {
-    let found = guarded(|| dispatch::keys(data, base))?;
+fn keys(data: &[u8], base: i64, tags: bool) -> PyResult<(usize, bool, Keys)> {
+    let found = guarded(|| dispatch::keys(data, base, tags))?;
     Ok((found.bytes, found.foreign, Keys { keys: found.keys }))
 }
 

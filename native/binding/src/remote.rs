@@ -39,6 +39,7 @@ impl RemoteSends {
             messages_max: wanted(values, "messages_max")?,
             answer: wanted(values, "answer")?,
             indexed: wanted(values, "indexed")?,
+            index_tags: wanted(values, "index_tags")?,
             size_bounds: wanted(values, "size_bounds")?,
         };
         Ok(Self { policy })

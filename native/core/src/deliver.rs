@@ -11,6 +11,8 @@ use crate::proto::{put_varint, varint_len};
 use crate::record::{Record, sound};
 
 const COMPRESSED: i32 = 1;
+const COMPRESSOR_BITS: i32 = 0x700;
+const ZLIB: [i32; 2] = [0, 0x300]; // what a reader of GZIP knows
 const FEW: usize = 16; // names that are compared with each other
 const DIGEST: &[u8] = b"\x22\x24\x08\x02\x12\x20"; // head of the field: 36 bytes, type MD5, 32 digits
 
@@ -86,6 +88,9 @@ pub fn plain<'a>(bytes: &'a [u8], place: i64, words: &Words) -> Option<Record<'a
     let numbers =
         [record.born_time_ms, record.store_time_ms, record.queue_offset, i64::from(record.queue_id)];
     if record.size != bytes.len() || numbers.iter().any(|number| *number < 0) || record.topic.is_empty() {
+        return None;
+    }
+    if record.sys_flag & COMPRESSED != 0 && !ZLIB.contains(&(record.sys_flag & COMPRESSOR_BITS)) {
         return None;
     }
     let text = std::str::from_utf8(record.topic).and_then(|_| std::str::from_utf8(record.properties));
@@ -268,7 +273,8 @@ impl Responses {
         put_field(system, b"\x1a", id);
         system.extend_from_slice(DIGEST);
         put_hex(system, digest);
-        let encoding = if record.sys_flag & COMPRESSED == 0 { 1 } else { 2 };
+        let zipped = record.sys_flag & COMPRESSED != 0 && !record.body.is_empty();
+        let encoding = if zipped { 2 } else { 1 };
         system.extend([0x28, encoding, 0x30, 1]);
         put_time(system, 0x3a, record.born_time_ms, words);
         if host.is_empty() {
@@ -350,6 +356,11 @@ mod tests {
             b"__CRC32#\x010123456789\x02",
         ] {
             assert!(!is_plain(&sound(properties)), "{properties:?}");
+        }
+        for (sys_flag, taken) in [(1, true), (0x301, true), (0x101, false), (0x201, false), (0x401, false)] {
+            let mut zipped = sound(b"");
+            zipped[36..40].copy_from_slice(&i32::to_be_bytes(sys_flag));
+            assert_eq!(is_plain(&zipped), taken, "{sys_flag:x}");
         }
         let mut longer = sound(b"a\x011\x02");
         longer[99] ^= 1; // the length of the properties

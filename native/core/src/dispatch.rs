@@ -4,7 +4,7 @@
 
 use std::collections::HashMap;
 
-use crate::hash::{key_hash, tags_code, topic_hash};
+use crate::hash::{key_hash, tag_key_hash, tags_code, topic_hash};
 use crate::index::Keyed;
 use crate::record::{Next, Record, next, property};
 
@@ -123,14 +123,14 @@ pub struct Hashed {
     pub keys: Vec<Keyed>,
 }
 
-/// Hash the keys of the records at the begin of `data`.
-pub fn keys(data: &[u8], base: i64) -> Hashed {
+/// Hash the keys of the records at the begin of `data`; tags are keys as well where the index has them.
+pub fn keys(data: &[u8], base: i64, tags: bool) -> Hashed {
     let mut topics: HashMap<&[u8], u32> = HashMap::new();
     let mut found = Hashed::default();
     let mut records = Records::new(data, base);
     while let Some((place, record)) = records.next() {
         let before = found.keys.len();
-        if add_keys(&record, place, &mut topics, &mut found.keys).is_none() {
+        if add_keys(&record, place, tags, &mut topics, &mut found.keys).is_none() {
             found.keys.truncate(before);
             records.foreign = true;
             break;
@@ -141,10 +141,11 @@ pub fn keys(data: &[u8], base: i64) -> Hashed {
     found
 }
 
-/// Add the keys of a record: its id, then every word of KEYS.
+/// Add the keys of a record: its id, then every word of KEYS, then its tag where it is one.
 fn add_keys<'a>(
     record: &Record<'a>,
     place: i64,
+    tags: bool,
     topics: &mut HashMap<&'a [u8], u32>,
     keys: &mut Vec<Keyed>,
 ) -> Option<()> {
@@ -153,18 +154,22 @@ fn add_keys<'a>(
     }
     let unique = property(record.properties, b"UNIQ_KEY");
     let words = property(record.properties, b"KEYS");
-    if unique.is_empty() && words.is_empty() {
+    let tag = if tags { property(record.properties, b"TAGS") } else { b"" };
+    if unique.is_empty() && words.is_empty() && tag.is_empty() {
         return Some(());
     }
     let topic = match topics.get(record.topic) {
         Some(hash) => *hash,
         None => *topics.entry(record.topic).or_insert(topic_hash(record.topic)?),
     };
+    let keyed = |hash| Keyed { hash, physical_offset: place, store_time_ms: record.store_time_ms };
     for key in std::iter::once(unique).chain(words.split(|byte| *byte == b' ')) {
         if !key.is_empty() {
-            let hash = key_hash(topic, key)?;
-            keys.push(Keyed { hash, physical_offset: place, store_time_ms: record.store_time_ms });
+            keys.push(keyed(key_hash(topic, key)?));
         }
+    }
+    if !tag.is_empty() {
+        keys.push(keyed(tag_key_hash(topic, tag)?));
     }
     Some(())
 }
@@ -226,7 +231,7 @@ mod tests {
             (b"a", (0, 1), 0x0C, b"UNIQ_KEY\x01no\x02"),
             (b"a", (0, 1), 0, b"KEYS\x01ok \xff\x02"),
         ]);
-        let found = keys(&bytes, 1000);
+        let found = keys(&bytes, 1000, false);
         assert!(found.foreign);
         assert_eq!(
             found.bytes,
@@ -239,5 +244,15 @@ mod tests {
         let topic = topic_hash(b"a").unwrap();
         let hashes: Vec<_> = found.keys.iter().map(|keyed| keyed.hash).collect();
         assert_eq!(hashes, [b"id".as_slice(), b"k", b"l"].map(|key| key_hash(topic, key).unwrap()));
+    }
+
+    #[test]
+    fn a_tag_is_a_key_where_the_index_has_them() {
+        let bytes =
+            log(&[(b"a", (0, 0), 0, b"KEYS\x01k\x02TAGS\x01t\x02"), (b"a", (0, 1), 0, b"TAGS\x01t\x02")]);
+        let topic = topic_hash(b"a").unwrap();
+        let hashes = |tags| keys(&bytes, 1000, tags).keys.iter().map(|keyed| keyed.hash).collect::<Vec<_>>();
+        assert_eq!(hashes(false), [key_hash(topic, b"k").unwrap()]);
+        assert_eq!(hashes(true), [b"k".as_slice(), b"T#t", b"T#t"].map(|key| key_hash(topic, key).unwrap()));
     }
 }

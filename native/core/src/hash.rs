@@ -26,6 +26,11 @@ pub fn key_hash(topic_hash: u32, key: &[u8]) -> Option<u32> {
     Some(if hash < 0x8000_0000 { hash } else { hash.wrapping_neg() & 0x7fff_ffff })
 }
 
+/// The hash of the key that `RocketMQ`'s index has of a tag since 5.4: `topic#T#tag`.
+pub fn tag_key_hash(topic_hash: u32, tag: &[u8]) -> Option<u32> {
+    key_hash(java_hash_on(topic_hash, b"T#")?, tag)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -51,5 +56,6 @@ mod tests {
         assert_eq!(before, 35);
         assert_eq!(key_hash(0, b"polygenelubricants"), Some(0));
         assert_eq!(key_hash(0, b"TagA"), Some(2_598_919));
+        assert_eq!(tag_key_hash(7, b"a"), key_hash(7, b"T#a"));
     }
 }

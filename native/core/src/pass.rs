@@ -552,7 +552,7 @@ impl<'a, T: Topics, L: Leases> Pass<'a, T, L> {
                 .and_then(|()| message.put_entry(place, &mut run.entries));
             put.expect("the message was read before");
             if *indexed {
-                message.put_keys(&sent.topic, place, &mut plan.keys).expect("keys are text");
+                message.put_keys(policy, &sent.topic, place, &mut plan.keys).expect("keys are text");
             }
             sent.counts[size_bounds.partition_point(|bound| *bound < *size)] += 1;
             sent.bytes += *size as u64;

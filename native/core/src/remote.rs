@@ -2,12 +2,13 @@
 //!
 //! A send is plain if all that it says is of the fields that `broker/remoting/send_header.py` reads, in digits; its
 //! topic is one that Python finds for this pass; no property comes twice, and each message has an id. What the
-//! properties of a message may not be: those of delays and of transactions, CLUSTER, and, while answers wait, WAIT
-//! with another value than true. Everything else, and each rule that is broken, is Python's from the same bytes.
+//! properties of a message may not be: those of delays and of transactions, marks of the broker's own, CLUSTER, and,
+//! while answers wait, WAIT with another value than true. Everything else, and each rule that is broken, is Python's
+//! from the same bytes.
 //!
 //! The property text of a record is what was sent, each pair with its separator behind it, and CLUSTER behind them;
-//! without WAIT. In a batch the header's properties, WAIT among them, take the place of a message's own with the same
-//! name, and the rest of them stand behind.
+//! without WAIT. In a batch the header's properties that a message has not, WAIT among them, stand behind its own; but
+//! for `UNIQ_KEY`, which is the batch's.
 //!
 //! A pass has reads of several connections, one after the other, and takes of each the plain frames at its begin.
 
@@ -15,7 +16,7 @@ use std::ops::Range;
 
 use crate::command::{HEAD_BYTES, Header, Limits, Next, Text, next, read};
 use crate::dispatch::UNIT_SIZE;
-use crate::hash::{key_hash, tags_code};
+use crate::hash::{key_hash, tag_key_hash, tags_code};
 use crate::index::Keyed;
 use crate::pass::{Answer, Log, Plan, Topics};
 use crate::record::MAGIC_V1;
@@ -34,6 +35,7 @@ const BORN_V6: i32 = 0x10;
 const STORE_V6: i32 = 0x20;
 const WAIT: &str = "WAIT";
 const CLUSTER: &str = "CLUSTER";
+const UNIQ_KEY: &str = "UNIQ_KEY";
 // How the headers of sends begin, of nearly all clients.
 const SEND_BEGIN: &str = "{\"code\":310,";
 const BATCH_BEGIN: &str = "{\"code\":320,";
@@ -57,6 +59,8 @@ pub struct Policy {
     /// The header of an answer around the ids, the queue, its offset and the number of the request.
     pub answer: [Vec<u8>; 5],
     pub indexed: bool,
+    /// The index has tags as well.
+    pub index_tags: bool,
     /// Bounds of a histogram of record sizes, rising.
     pub size_bounds: Vec<usize>,
 }
@@ -294,13 +298,13 @@ impl<'a, T: Topics> Pass<'a, T> {
         if self.log.parks_left.is_some() && value_of(&common, WAIT).is_some_and(|value| value != "true") {
             return None;
         }
+        let not_added = if head.batch { UNIQ_KEY } else { WAIT };
+        common.retain(|(name, _)| *name != not_added);
+        common.push((CLUSTER, &policy.cluster));
         if !head.batch {
-            common.retain(|(name, _)| *name != WAIT);
-            common.push((CLUSTER, &policy.cluster));
             messages.push(self.message(topic, &common, body, head.flag)?);
             return Some(());
         }
-        common.push((CLUSTER, &policy.cluster));
         let (mut rest, mut own) = (body, Pairs::new());
         while !rest.is_empty() {
             if messages.len() >= policy.messages_max {
@@ -318,9 +322,6 @@ impl<'a, T: Topics> Pass<'a, T> {
             }
             rest = behind;
             pairs(std::str::from_utf8(text).ok()?, policy, &mut own)?;
-            for (name, value) in &mut own {
-                *value = value_of(&common, name).unwrap_or(value);
-            }
             for pair in &common {
                 if value_of(&own, pair.0).is_none() {
                     own.push(*pair);
@@ -353,11 +354,14 @@ impl<'a, T: Topics> Pass<'a, T> {
             return None;
         }
         let words = value_of(pairs, "KEYS").unwrap_or_default().split(' ').filter(|word| !word.is_empty());
-        for key in std::iter::once(value_of(pairs, "UNIQ_KEY")?).chain(words) {
+        for key in std::iter::once(value_of(pairs, UNIQ_KEY)?).chain(words) {
             self.hashes.push(key_hash(topic.hash, key.as_bytes())?);
         }
-        let tags = value_of(pairs, "TAGS").map_or(Some(0), |tags| tags_code(tags.as_bytes()))?;
-        Some(Message { body, flag, tags, text, keys: first..self.hashes.len() })
+        let tag = value_of(pairs, "TAGS").unwrap_or_default().as_bytes();
+        if policy.index_tags && !tag.is_empty() {
+            self.hashes.push(tag_key_hash(topic.hash, tag)?);
+        }
+        Some(Message { body, flag, tags: tags_code(tag)?, text, keys: first..self.hashes.len() })
     }
 
     /// Write the records, entries and keys of a send.

@@ -9,7 +9,7 @@
 
 use std::collections::HashSet;
 
-use crate::hash::{key_hash, tags_code, topic_hash};
+use crate::hash::{key_hash, tag_key_hash, tags_code, topic_hash};
 use crate::index::Keyed;
 use crate::proto::{Reader, put_varint, varint_len};
 use crate::record::MAGIC_V1;
@@ -44,6 +44,8 @@ pub struct Policy {
     pub messages_max: usize,
     /// Keys, and user properties, of all messages of a request.
     pub entries_max: usize,
+    /// The index has tags as well.
+    pub index_tags: bool,
 }
 
 /// A plain message of a request.
@@ -434,10 +436,20 @@ impl Message<'_> {
     }
 
     /// Append the record's keys to `keys`.
-    pub fn put_keys(&self, topic: &Topic, place: Place, keys: &mut Vec<Keyed>) -> Option<()> {
+    pub fn put_keys(
+        &self,
+        policy: &Policy,
+        topic: &Topic,
+        place: Place,
+        keys: &mut Vec<Keyed>,
+    ) -> Option<()> {
+        let keyed =
+            |hash| Keyed { hash, physical_offset: place.physical_offset, store_time_ms: place.now_ms };
         for key in std::iter::once(&self.id).chain(&self.keys) {
-            let hash = key_hash(topic.hash, key.as_bytes())?;
-            keys.push(Keyed { hash, physical_offset: place.physical_offset, store_time_ms: place.now_ms });
+            keys.push(keyed(key_hash(topic.hash, key.as_bytes())?));
+        }
+        if policy.index_tags && !self.tag.is_empty() {
+            keys.push(keyed(tag_key_hash(topic.hash, self.tag.as_bytes())?));
         }
         Some(())
     }
@@ -493,6 +505,7 @@ mod tests {
             time_max_ms: 1 << 45,
             messages_max: 2,
             entries_max: 10,
+            index_tags: false,
         }
     }
     fn part(tag: u8, bytes: &[u8]) -> Vec<u8> {

@@ -45,6 +45,7 @@ pub fn policy() -> Policy {
         time_max_ms: 253_402_300_799_999,
         messages_max: 128,
         entries_max: 1024,
+        index_tags: true,
     }
 }
 

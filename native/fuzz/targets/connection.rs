@@ -26,7 +26,7 @@ fn check(plan: &Plan<()>, reply: &Reply, begin: i64) {
         let made = plan.runs.iter().find(same).expect("a run");
         assert_eq!((made.first, &made.entries), (run.first, &run.entries));
     }
-    let keys = dispatch::keys(&plan.records, begin);
+    let keys = dispatch::keys(&plan.records, begin, true);
     assert!(!keys.foreign && keys.keys == plan.keys, "other keys");
     let mut end = 0; // of the message before
     assert!(reply.fitting <= reply.answers.len());

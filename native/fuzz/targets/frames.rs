@@ -28,6 +28,7 @@ fn policy(traced: bool) -> Policy {
         messages_max: 65_536,
         answer: [b"{".to_vec(), b"q".to_vec(), b"p".to_vec(), b"o".to_vec(), b"}".to_vec()],
         indexed: true,
+        index_tags: true,
         size_bounds: vec![100, 1000, 10_000],
     }
 }
@@ -42,7 +43,7 @@ fn check(plan: &Plan<()>, taken: &Taken, begin: i64) {
         let made = plan.runs.iter().find(same).expect("a run");
         assert_eq!((made.first, &made.entries), (run.first, &run.entries));
     }
-    let keys = dispatch::keys(&plan.records, begin);
+    let keys = dispatch::keys(&plan.records, begin, true);
     assert!(!keys.foreign && keys.keys == plan.keys, "other keys");
     let mut at = 0;
     for answer in taken.answers.iter().filter(|answer| answer.message_size > 0) {

@@ -20,7 +20,7 @@ fuzz_target!(|data: &[u8]| {
     for run in &found.runs {
         frame_of(&run.entries, data);
     }
-    let keys = dispatch::keys(data, 0);
+    let keys = dispatch::keys(data, 0, true);
     let mut file = vec![0; 40 + 4 * 16 + 20 * 64];
     let header =
         index::Header { begin_ms: 0, end_ms: 0, begin_offset: 0, end_offset: 0, slots_used: 0, count: 1 };

@@ -37,7 +37,7 @@ fuzz_target!(|data: &[u8]| {
         let before = records.len();
         message.put_record(&policy, &topic, &born_host, place, &mut records).expect("it has a size");
         message.put_entry(place, &mut entries).expect("it was read");
-        message.put_keys(&topic, place, &mut keys).expect("it was read");
+        message.put_keys(&policy, &topic, place, &mut keys).expect("it was read");
         assert_eq!(records.len() - before, size);
     }
     let mut out = vec![];
@@ -45,5 +45,5 @@ fuzz_target!(|data: &[u8]| {
     assert_eq!(out.len(), answer_size(&policy, &messages, 7));
     let found = dispatch::entries(&records, 5);
     assert!(found.bytes == records.len() && found.runs[0].entries == entries);
-    assert!(dispatch::keys(&records, 5).keys == keys);
+    assert!(dispatch::keys(&records, 5, policy.index_tags).keys == keys);
 });

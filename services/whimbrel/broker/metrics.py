@@ -360,9 +360,9 @@ def consumers(role: "Role") -> list[Family]:
     """Return how far groups are."""
     by_topic = ("consumer_group", "topic", "is_retry", "is_system")
 
-    def queues_of(topic: str) -> range:
+    def queues_of(topic: str) -> list[int]:
         config = role.context.topics.get(topic)
-        return range(0 if config is None else config.read_queues)
+        return [] if config is None else role.store.queue_ids(topic, config.read_queues)
 
     def all_behind() -> Iterator[Behind]:
         return behind(role.consumption.lease_store.table, queues_of, role.store.queue_range)

@@ -161,8 +161,14 @@ class BrokerOptions:
     slave_timeout_ms: int = option(3000, help="how long a send waits for slaves", minimum=1)
     commitlog_file_size: int = option(1 << 30, help="bytes; that of existing files wins", minimum=64 * 1024)
     consumequeue_file_size: int = option(6_000_000, help="bytes, a multiple of 20", minimum=20)
-    index_slots: int = option(5_000_000, help="slots of an index file", minimum=1)
-    index_entries: int = option(20_000_000, help="entries of an index file", minimum=2)
+    index_slots: int = option(
+        5_000_000,
+        help="slots of an index file; a store that moves keeps RocketMQ's maxHashSlotNum",
+        minimum=1,
+    )
+    index_entries: int = option(20_000_000, help="entries of an index file; likewise maxIndexNum", minimum=2)
+    # RocketMQ writes them from 5.4 on.
+    index_tags: bool = option(False, help="messages are found by their tags, too, as with RocketMQ 5.4")
     # Reserved whole, twice for each store. A smaller one is started over more often.
     # Holds about 80,000 changes, so that a busy broker writes a snapshot only every few seconds.
     lease_file_size: int = option(
@@ -378,6 +384,7 @@ class BrokerOptions:
             consumequeue_file_size=self.consumequeue_file_size,
             index_slots=self.index_slots,
             index_entries=self.index_entries,
+            index_tags=self.index_tags,
             flush=self.flush,
             flush_interval_ms=self.flush_interval_ms,
             reserved_hours=self.reserved_hours,

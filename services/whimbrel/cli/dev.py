@@ -29,6 +29,7 @@ from whimbrel.cli.dev_plan import (
     StartError,
     disk_full_ratio_of,
     full_disk_of,
+    vip_ports_of,
 )
 from whimbrel.cli.endpoint import DEV_DIR_VARIABLE, default_dev_dir, running_cluster
 from whimbrel.cli.lazy import examples
@@ -518,6 +519,7 @@ def options_of(
         disk_clean_ratio=disk_clean_ratio,
         disk_full_ratio=disk_full_ratio_of(os.environ) if disk_full_ratio is None else disk_full_ratio,
         store_mode=store_mode.value,
+        vip_ports=vip_ports_of(os.environ),
     )
 
 

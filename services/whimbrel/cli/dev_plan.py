@@ -22,12 +22,14 @@ __all__ = [
     "disk_full_ratio_of",
     "full_disk_of",
     "plan",
+    "vip_ports_of",
 ]
 
 RESTART_FIRST_S = 0.2  # short, so that a single crash hardly affects clients
 RESTART_MAX_S = 5.0  # a child that can't start is restarted for ever, without flooding the log
 STEADY_S = 10.0
 PORTS_PER_BROKER = 10
+VIP_BELOW = 2  # RocketMQ's clients of vipChannelEnabled dial the broker's port less this
 TRACES = "traces"  # folder below DIR
 GROUPS = "groups.json"  # file below DIR: who leads, where brokers elect
 LOG_FILE_SIZE = 64 * 1024 * 1024  # RocketMQ's 1 GiB, reserved whole for each broker, fills a laptop's disk
@@ -78,6 +80,7 @@ class DevOptions:
         full_disk, disk_clean_ratio, disk_full_ratio: those settings of the brokers; None: left to them and
             to the environment.
         store_mode: who may read what it makes: this user, the group as well, or everybody.
+        vip_ports: brokers also listen on their port less 2, which RocketMQ's Dashboard dials.
         lease_file_size: bytes of each of the two files of a lease journal; None for the broker's default.
         ephemeral: nobody needs the stores afterwards: no child outlives a killed supervisor for a moment, not
             even a stopped one.
@@ -99,6 +102,7 @@ class DevOptions:
     disk_clean_ratio: float | None = None
     disk_full_ratio: float | None = None
     store_mode: Literal["private", "group", "all"] = "private"
+    vip_ports: bool = False
     lease_file_size: int | None = None
     ephemeral: bool = False
 
@@ -117,6 +121,12 @@ class ChildPlan:
     def port(self) -> int | None:
         """Return the port it listens on, 0 for any, None when it does not listen."""
         port = self.settings.get("port")
+        return None if port is None else int(port)
+
+    @property
+    def vip_port(self) -> int | None:
+        """Return the further port it listens on."""
+        port = self.settings.get("vip_port")
         return None if port is None else int(port)
 
 
@@ -147,6 +157,13 @@ def full_disk_of(environ: Mapping[str, str]) -> Literal["drop", "refuse"] | None
 def disk_full_ratio_of(environ: Mapping[str, str]) -> float | None:
     """Return above which use of its disk such a cluster refuses sends, likewise."""
     return None if "WHIMBREL_BROKER_DISK_FULL_RATIO" in environ else DISK_FULL_RATIO
+
+
+def vip_ports_of(environ: Mapping[str, str]) -> bool:
+    """Return whether brokers of such a cluster listen on their port less 2: unless the environment says it,
+    or has brokers serve by a transport that does not."""
+    transport = environ.get("WHIMBREL_BROKER_TRANSPORT", "native")
+    return "WHIMBREL_BROKER_VIP_PORT" not in environ and transport == "native"
 
 
 def plan(options: DevOptions, endpoint: str) -> tuple[ChildPlan, ...]:
@@ -215,6 +232,8 @@ def plan(options: DevOptions, endpoint: str) -> tuple[ChildPlan, ...]:
         if elects:
             voters = ",".join(str(number + 1) for number in range(options.slaves + 1))
             broker |= {"voters": voters, "coordinator": "nameserver"}
+        if options.vip_ports and options.port:
+            broker |= {"vip_port": port(base) - VIP_BELOW}
         if options.lease_file_size is not None:
             broker |= {"lease_file_size": options.lease_file_size}
         disk = {

@@ -13,8 +13,8 @@ import typer
 
 from whimbrel.cli.endpoint import EndpointOption, resolve_endpoint
 from whimbrel.cli.lazy import examples, group
-from whimbrel.cli.output import Format, OutputOption, emit, note, shorten, time_text
-from whimbrel.cli.shown_messages import as_object
+from whimbrel.cli.output import Format, OutputOption, emit, note, time_text
+from whimbrel.cli.shown_messages import as_object, shown_body
 from whimbrel.cli.spark.dlq import since_of
 from whimbrel.cli.unasked import saying_what_lacks
 
@@ -338,4 +338,4 @@ def details(letter: "DeadLetter") -> Iterator[tuple[str, object]]:
     yield "dead since (UTC)", time_text(message.stored_at)
     for key, value in sorted(message.properties.items()):
         yield f"property {key}", value
-    yield "body", shorten(message.body, 2000)
+    yield "body", shown_body(message, 2000)

@@ -95,10 +95,13 @@ def shorten(body: bytes, chars: int | None = TEXT_CHARS_MAX) -> str:
 
 
 def time_text(at: float | None) -> str:
-    """Return a time for a table cell, in UTC to the millisecond."""
+    """Return a time for a table cell, in UTC to the millisecond; in seconds where no calendar has it."""
     if at is None:
         return "-"
-    return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
+    try:
+        return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
+    except (ValueError, OverflowError, OSError):
+        return f"{at:g} s"
 
 
 def size_text(count: int) -> str:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from whimbrel.cli.output import Format, body_fields, shorten, time_text, width_of_terminal
+from whimbrel.cli.output import TEXT_CHARS_MAX, Format, body_fields, shorten, time_text, width_of_terminal
 from whimbrel.cli.printing import Items, Printer, printer_of
 from whimbrel.cli.template import FIELDS_HELP, Template
 from whimbrel.escapes import printable
@@ -84,7 +84,7 @@ def message_table(
                 " ".join(message.keys) or None,
                 message.delivery_attempt or None,
                 time_text(message.stored_at),
-                shorten(message.body),
+                shown_body(message),
             )
             for message in messages
         ]
@@ -104,7 +104,7 @@ def message_table(
     taken = sum(max(len(str(row[index])) for row in rows) + GAP for index in range(len(narrow) - 1))
     room = max(BODY_CHARS_MIN, width - taken - EDGES)
     return narrow, [
-        (*row, cut(shorten(message.body), room)) for row, message in zip(cells, messages, strict=True)
+        (*row, cut(shown_body(message), room)) for row, message in zip(cells, messages, strict=True)
     ]
 
 
@@ -115,10 +115,16 @@ def message_line(message: "ReceivedMessage", width: int | None) -> str:
         time_text(message.stored_at),
         *([f"tag={printable(message.tag)}"] if message.tag else []),
         *([f"keys={printable(','.join(message.keys))}"] if message.keys else []),
-        shorten(message.body, width),
+        shown_body(message, width),
     ]
     line = "  ".join(parts)
     return line if width is None else cut(line, width)
+
+
+def shown_body(message: "ReceivedMessage", width: int | None = TEXT_CHARS_MAX) -> str:
+    """Return a message's body as `shorten` does, marked where it is not what was sent."""
+    mark = "[corrupted] " if message.corrupted else ""
+    return mark + shorten(message.body, width)
 
 
 def cut(text: str, length: int) -> str:
@@ -148,5 +154,6 @@ def as_object(message: "ReceivedMessage") -> dict[str, Any]:
         "store_host": message.store_host,
         "delivery_attempt": message.delivery_attempt,
         "receipt_handle": message.receipt_handle,
+        **({"corrupted": message.corrupted} if message.corrupted else {}),
         **body_fields(message.body),
     }

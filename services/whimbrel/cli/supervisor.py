@@ -51,7 +51,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import FrameType
 from typing import Any, Literal, Protocol
@@ -329,6 +329,8 @@ class Supervisor:
             for left in (self.directory / "run").glob("*.hold"):
                 left.unlink()
             check_ports(self.options.host, plan(self.options, ""))
+            if not vip_ports_free(self.options.host, plan(self.options, "")):
+                self.options = replace(self.options, vip_ports=False)  # few need them
             try:
                 self.start_all()
                 while not self.wakeups.signals:
@@ -512,16 +514,32 @@ def check_ports(host: str, plans: Sequence[ChildPlan]) -> None:
             continue
         if each.port > 65535:
             raise StartError(f"{each.name} would need port {each.port}; choose a smaller --port")
-        with socket.socket(family_of(host), socket.SOCK_STREAM) as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                probe.bind((host, each.port))
-            except OSError as error:
-                if error.errno != errno.EADDRINUSE:
-                    raise StartError(f"can't listen on {host}:{each.port}: {error.strerror}") from None
-                raise StartError(
-                    f"port {each.port} (for the {each.name}) is taken: stop its user or choose another --port"
-                ) from None
+        try:
+            try_port(host, each.port)
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE:
+                raise StartError(f"can't listen on {host}:{each.port}: {error.strerror}") from None
+            raise StartError(
+                f"port {each.port} (for the {each.name}) is taken: stop its user or choose another --port"
+            ) from None
+
+
+def vip_ports_free(host: str, plans: Sequence[ChildPlan]) -> bool:
+    """Return whether nobody listens on the further ports."""
+    try:
+        for each in plans:
+            if each.vip_port is not None:
+                try_port(host, each.vip_port)
+    except OSError:
+        return False
+    return True
+
+
+def try_port(host: str, port: int) -> None:
+    """Raise OSError unless a server could listen there."""
+    with socket.socket(family_of(host), socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        probe.bind((host, port))
 
 
 @contextlib.contextmanager

@@ -113,4 +113,7 @@ def milliseconds(message: "ReceivedMessage") -> str:
 def moment(message: "ReceivedMessage") -> str:
     if message.stored_at is None:
         return ""
-    return datetime.fromtimestamp(message.stored_at, UTC).isoformat(timespec="milliseconds")
+    try:
+        return datetime.fromtimestamp(message.stored_at, UTC).isoformat(timespec="milliseconds")
+    except (ValueError, OverflowError, OSError):  # no calendar has it
+        return f"{message.stored_at:g} s"

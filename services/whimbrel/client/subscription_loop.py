@@ -6,7 +6,9 @@ is
     received ──handler returns──► acknowledged
         └──────handler raises───► hidden for the next step of the backoff list, then delivered again
 
-and an acknowledgement is repeated until the broker takes it or refuses the receipt.
+and an acknowledgement is repeated until the broker takes it or refuses the receipt. A handler never gets a
+message that is corrupted: that counts as one that failed, so it becomes a dead letter in the end (RocketMQ's
+SDKs: the same); in an ordered group at once.
 
 In an ordered group the messages of one message group are handled one after the other, and a message that
 fails is tried again here, so that nothing overtakes it:
@@ -284,7 +286,7 @@ class SubscriptionLoop:
                 handled = await self.call_handler(message)
             if handled:
                 return await self.settle(message, self.acks.ack)
-            if message.delivery_attempt >= attempts_max:
+            if message.corrupted or message.delivery_attempt >= attempts_max:
                 return await self.settle(message, self.consumer.dead_letter)
             self.unhandled[message.receipt_handle] = message  # for as long as nobody handles it
             try:
@@ -296,6 +298,9 @@ class SubscriptionLoop:
 
     async def call_handler(self, message: ReceivedMessage) -> bool:
         """Return whether the handler came to its end without an exception."""
+        if message.corrupted:
+            logger.warning("message %s is not handled: %s", message.message_id, message.corrupted)
+            return False
         if self.consumer not in handling.get():
             handling.set((*handling.get(), self.consumer))
         try:

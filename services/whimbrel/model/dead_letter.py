@@ -3,13 +3,14 @@
     RETRY_TOPIC, DLQ_ORIGIN_TOPIC   the topic of the original
     DLQ_ORIGIN_MESSAGE_ID           its message id; SDKs show these two as the dead letter's origin
     ORIGIN_MESSAGE_ID               the offset message id of the original record: host and place in the log
-    HANDED_ON_FROM                  the same, where ORIGIN_MESSAGE_ID is there already: a dead letter that was
-                                    put back and failed again, or one of another group's dead letter
+    HANDED_ON_FROM                  the same, where ORIGIN_MESSAGE_ID is another one
     UNIQ_KEY                        the offset message id where there is none: the copy stands elsewhere
 
-Those that the original has already stay, but for HANDED_ON_FROM. So the log tells of each dead letter which
-record is its cause, whatever else is lost. RocketMQ adds DELAY=0, which makes all dead letters messages of
-type DELAY; here it is left out, and so is the original's.
+**A redelivery or another group's dead letter** has the first four already, of the broker or of a 4.x client
+that stored it again itself: they stay, and HANDED_ON_FROM tells the record. In any other topic these names
+are the broker's alone: what a client has sent by them counts for nothing, and a dead letter has its own.
+So the log tells of each dead letter which record is its cause, whatever else is lost. RocketMQ adds DELAY=0,
+which makes all dead letters messages of type DELAY; here it is left out, and so is the original's.
 """
 
 from collections.abc import Mapping
@@ -25,26 +26,38 @@ from whimbrel.model.properties import (
     UNIQ_KEY,
 )
 
-__all__ = ["LEFT_OUT", "LETTER_PROPERTIES", "cause_of", "origin_of", "origin_properties"]
+__all__ = ["LEFT_OUT", "LETTER_PROPERTIES", "cause_of", "known_origin", "origin_of", "origin_properties"]
 
-LEFT_OUT = frozenset((DELAY,))
+LEFT_OUT = frozenset((DELAY, HANDED_ON_FROM))
+ID_CHARS_MAX = 255  # of a message id that is told: those of clients have 32, and may have any number
 # What only a dead letter has.
 LETTER_PROPERTIES = frozenset(
     (RETRY_TOPIC, DLQ_ORIGIN_TOPIC, DLQ_ORIGIN_MESSAGE_ID, ORIGIN_MESSAGE_ID, HANDED_ON_FROM)
 )
 
 
+def known_origin(properties: Mapping[str, str], topic: str) -> dict[str, str]:
+    """Return what a message says of its origin, by name; nothing where its topic is none for redeliveries."""
+    if not topic.startswith(GROUP_TOPIC_PREFIXES):
+        return {}
+    found = {name: properties[name] for name in LETTER_PROPERTIES if name in properties}
+    return {name: value for name, value in found.items() if len(value) <= ID_CHARS_MAX}
+
+
 def origin_properties(properties: Mapping[str, str], topic: str, place: str) -> tuple[tuple[str, str], ...]:
     """Return what a dead letter adds to the properties of a message; `place` is its offset message id."""
+    known = known_origin(properties, topic)
+    message_id = properties.get(UNIQ_KEY) or place
     wanted = {
         RETRY_TOPIC: topic,
         DLQ_ORIGIN_TOPIC: topic,
-        DLQ_ORIGIN_MESSAGE_ID: properties.get(UNIQ_KEY) or place,
+        DLQ_ORIGIN_MESSAGE_ID: message_id if len(message_id) <= ID_CHARS_MAX else place,
         ORIGIN_MESSAGE_ID: place,
-        UNIQ_KEY: place,
     }
-    added = [(name, value) for name, value in wanted.items() if name not in properties]
-    if ORIGIN_MESSAGE_ID in properties:
+    added = [(name, value) for name, value in wanted.items() if name not in known]
+    if UNIQ_KEY not in properties:
+        added.append((UNIQ_KEY, place))
+    if ORIGIN_MESSAGE_ID in known:
         added.append((HANDED_ON_FROM, place))
     return tuple(added)
 

@@ -158,7 +158,8 @@ class ReceivedMessage:
     `receipt_handle` is empty on pulled messages: they carry no lease and need no acknowledgement. `queue` is
     the queue that was asked, whose id may be -1 (any queue of that broker); `queue_id` is where it lies.
     `dead_letter` is set on messages of a dead-letter topic, `transaction_id` on those that a broker asks a
-    producer about.
+    producer about. `corrupted` tells why the body is not what its producer meant, and is as it is stored: its
+    compression can't be undone; empty for all others.
     """
 
     topic: str
@@ -183,6 +184,7 @@ class ReceivedMessage:
     receipt_handle: str = ""
     delivery_attempt: int = 0
     trace_context: str | None = None
+    corrupted: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

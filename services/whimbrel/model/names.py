@@ -110,7 +110,7 @@ RESERVED_PROPERTY_KEYS = frozenset(
     " TIMER_DELAY_LEVEL __BORNHOST BORN_TIMESTAMP DLQ_ORIGIN_TOPIC DLQ_ORIGIN_MESSAGE_ID __CRC32#"
     " _SYS_MSG_PRIORITY_ __LITE_TOPIC"
     # Ours: what the log knows of replays and of dead letters, see broker/produce/replay.py, dead_letters.py
-    " REPLAYED_FROM HANDED_ON_FROM".split()
+    " REPLAYED_FROM HANDED_ON_FROM PROPERTIES_LEFT_OUT".split()
 )
 
 CONTROL = re.compile("[\u0000-\u001f\u007f-\u009f]")

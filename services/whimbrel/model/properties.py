@@ -20,6 +20,7 @@ __all__ = [
     "PREPARED_QUEUE_OFFSET",
     "PRIORITY",
     "PRODUCER_GROUP",
+    "PROPERTIES_LEFT_OUT",
     "REAL_QUEUE_ID",
     "REAL_TOPIC",
     "REPLAYED_FROM",
@@ -78,6 +79,9 @@ ORIGIN_MESSAGE_ID = "ORIGIN_MESSAGE_ID"  # of a redelivered message: the offset 
 DLQ_ORIGIN_TOPIC = "DLQ_ORIGIN_TOPIC"
 HANDED_ON_FROM = (
     "HANDED_ON_FROM"  # not RocketMQ's: a dead letter's cause, where ORIGIN_MESSAGE_ID is another one
+)
+PROPERTIES_LEFT_OUT = (
+    "PROPERTIES_LEFT_OUT"  # not RocketMQ's: names that a copy of the broker's had no room for
 )
 REPLAYED_FROM = "REPLAYED_FROM"  # not RocketMQ's: where a replayed message stood originally
 DLQ_ORIGIN_MESSAGE_ID = "DLQ_ORIGIN_MESSAGE_ID"

@@ -18,6 +18,8 @@ from whimbrel.model.retry import RetryPolicy, policy_from_bean
 
 __all__ = [
     "INHERIT",
+    "ORDERED_ATTRIBUTE",
+    "PRIORITY_ATTRIBUTE",
     "READ",
     "WRITE",
     "DataVersion",

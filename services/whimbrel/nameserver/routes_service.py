@@ -22,6 +22,7 @@ from whimbrel.pb.apache.rocketmq.v2 import service_pb2 as messaging
 from whimbrel.rpc.server.credentials import IgnoredCredentials
 from whimbrel.rpc.server.forwarder import Forwarder
 from whimbrel.rpc.server.handlers import BidiMethod, Call, Outbox, Service, UnaryMethod
+from whimbrel.rpc.server.lite import refuse_lite
 from whimbrel.rpc.server.responses import (
     ACCEPTED,
     OK,
@@ -90,6 +91,7 @@ class RoutesService:
                 self.method("NotifyClientTermination", self.notify_client_termination),
                 self.method("RecallMessage", self.recall),
                 self.method("EndTransaction", self.end_transaction),
+                self.method("SyncLiteSubscription", refuse_lite),
                 BidiMethod("Telemetry", messaging.TelemetryCommand, self.open_telemetry),
             ),
         )

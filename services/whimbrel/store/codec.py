@@ -106,6 +106,8 @@ __all__ = [
     "record_size",
     "seal_fault",
     "store_time_of",
+    "tag_key",
+    "tag_keys_of",
     "tags_code",
     "topic_and_properties",
     "topic_field",
@@ -604,8 +606,11 @@ def property_of(raw: bytes, name: bytes) -> bytes:
     return found
 
 
-def keys_of(raw: bytes) -> tuple[str, ...]:
-    """Return the keys that the index has of a property text: UNIQ_KEY, then every word of KEYS."""
+def keys_of(raw: bytes, *, tags: bool = False) -> tuple[str, ...]:
+    """Return the keys that the index has of a property text: UNIQ_KEY, then every word of KEYS, then, if tags
+    are keys as well, the tag's."""
+    if tags:
+        return keys_of(raw) + tag_keys_of(raw)
     unique = property_of(raw, RAW_UNIQ_KEY)
     words = property_of(raw, RAW_KEYS)
     if words:
@@ -614,6 +619,17 @@ def keys_of(raw: bytes) -> tuple[str, ...]:
             keys.insert(0, unique.decode("utf-8", "replace"))
         return tuple(keys)
     return (unique.decode("utf-8", "replace"),) if unique else ()
+
+
+def tag_keys_of(raw: bytes) -> tuple[str, ...]:
+    """Return the key that RocketMQ's index has of a tag since 5.4, if there is a tag."""
+    tag = property_of(raw, RAW_TAGS)
+    return (tag_key(tag.decode("utf-8", "replace")),) if tag else ()
+
+
+def tag_key(tag: str) -> str:
+    """Return the key under which an index has a tag."""
+    return f"T#{tag}"
 
 
 # Powers of 31 modulo 2**32: a hash is then one sum of products, which C does faster than a Python loop.

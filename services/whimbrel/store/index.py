@@ -258,6 +258,11 @@ class IndexFile:
             if there[number]:
                 yield ENTRY.unpack_from(mapped, self.entries_at + ENTRY_SIZE * number)[:2]
 
+    def newest(self) -> Iterator[tuple[int, int]]:
+        """Yield (key hash, physical offset) of all entries, the last one first."""
+        for number in range(min(self.count, self.entries) - 1, 0, -1):
+            yield ENTRY.unpack_from(self.mapped, self.entries_at + ENTRY_SIZE * number)[:2]
+
     def overlaps(self, begin_ms: int, end_ms: int) -> bool:
         """Return whether any entry can lie in a range of times."""
         return bool(self.count > 1 and self.begin_ms <= end_ms and self.end_ms >= begin_ms)
@@ -538,19 +543,14 @@ class Index:
         self.files.append(made)
         return made
 
-    def find(self, topic: str, key: str, *, limit: int, begin_ms: int, end_ms: int) -> list[int]:
-        """Return physical offsets under a key's hash, newest first; records of other keys are among them."""
+    def find(self, topic: str, key: str, *, begin_ms: int, end_ms: int) -> Iterator[int]:
+        """Yield physical offsets under a key's hash, newest first; records of other keys are among them."""
         key_hash = index_key_hash(topic, key)
-        found: list[int] = []
         for file in reversed(self.files):
             if file.overlaps(begin_ms, end_ms):
-                for physical_offset in file.find(key_hash, begin_ms, end_ms):
-                    found.append(physical_offset)
-                    if len(found) >= limit:
-                        return found
+                yield from file.find(key_hash, begin_ms, end_ms)
             if file.begin_ms < begin_ms:
-                break
-        return found
+                return
 
     def follow_log(self, log_begin: int) -> int:
         """Remove files all of whose records are gone, never the last; return how many."""

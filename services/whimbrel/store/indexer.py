@@ -201,7 +201,7 @@ class Indexer:
         if available < RECORD_BYTES_MIN:
             return False
         data = walk.read(base, min(self.reach.size, step_bytes, available))
-        done = passes.keys(data, base)
+        done = passes.keys(data, base, tags=index.options.index_tags)
         if done is None:
             return False
         size, foreign, keys = done
@@ -232,7 +232,7 @@ class Indexer:
                 topic, properties = topic_and_properties(data, at)
             except CorruptRecord:  # dispatch says so
                 continue
-            keys = keys_of(properties)
+            keys = keys_of(properties, tags=index.options.index_tags)
             if not keys:
                 continue
             (store_time_ms,) = STORE_TIMES[sys_flag & V6_MASK].unpack_from(data, at)

@@ -8,6 +8,7 @@ order, and `queue` rows.
 import base64
 import hashlib
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -130,6 +131,6 @@ def query_index(
     """
     index = open_index(root, index_slots)
     try:
-        return index.find(topic, key, limit=limit, begin_ms=begin, end_ms=end)
+        return list(islice(index.find(topic, key, begin_ms=begin, end_ms=end), limit))
     finally:
         index.close()

@@ -77,10 +77,13 @@ class LanePasses:
         native = self.lane.native
         return None if native is None else self.run(native.kept, data, base)
 
-    def keys(self, data: bytes, base: int) -> tuple[int, bool, Any] | None:
-        """Hash the keys of the plain records at the begin of `data`; None without the lane; see `entries`."""
+    def keys(self, data: bytes, base: int, *, tags: bool) -> tuple[int, bool, Any] | None:
+        """Hash the keys of the plain records at the begin of `data`, and their tags if those are keys.
+
+        None without the lane; see `entries`.
+        """
         native = self.lane.native
-        return None if native is None else self.run(native.keys, data, base)
+        return None if native is None else self.run(native.keys, data, base, tags)
 
     def hashed(self, records: list[tuple[str, tuple[str, ...], int, int]]) -> Any | None:
         """Hash the keys of records; None without the lane, or where a text can't be encoded."""

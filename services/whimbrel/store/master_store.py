@@ -28,6 +28,7 @@ from whimbrel.store.codec import (
     RecordDraft,
     encode_record,
     encode_sealed,
+    tag_keys_of,
 )
 from whimbrel.store.commitlog import LogWriter
 from whimbrel.store.consumequeue import ConsumeQueue
@@ -181,7 +182,8 @@ class MasterStore(MessageStore):
             if entered:
                 queue.uncommitted += 1
             runs = [(queue, UNIT.pack(place, size, tags), tags)] if entered else ()
-            keyed = [(topic, draft.keys, place, now)] if draft.keys and self.is_indexed(draft) else ()
+            keys = self.keys_of(draft)
+            keyed = [(topic, keys, place, now)] if keys else ()
             waiting.groups.append((end, runs, keyed, (), 0))
             return [Appended(queue_offset, place, size, now, end)]
         self.dispatched = end = log.end
@@ -300,8 +302,8 @@ class MasterStore(MessageStore):
         for draft, one in zip(drafts, appended, strict=True):
             tags = self.tags_of(draft, one.store_timestamp)
             units.append(UNIT.pack(one.physical_offset, one.size, tags))
-            if self.is_indexed(draft):
-                keyed.append((draft.topic, draft.keys, one.physical_offset, one.store_timestamp))
+            if keys := self.keys_of(draft):
+                keyed.append((draft.topic, keys, one.physical_offset, one.store_timestamp))
         queue.uncommitted += len(units)
         return appended[-1].end, [(queue, b"".join(units), tags)], keyed, (), 0
 
@@ -525,8 +527,8 @@ class MasterStore(MessageStore):
             tags = self.tags_of(draft, now)
             queue.put(place, size, tags)
             queue.dirty = True
-        if draft.keys and self.is_indexed(draft):
-            self.indexer.add(draft.topic, draft.keys, place, now)
+        if keys := self.keys_of(draft):
+            self.indexer.add(draft.topic, keys, place, now)
         return tags
 
     def tags_of(self, draft: RecordDraft, now: int) -> int:
@@ -535,10 +537,12 @@ class MasterStore(MessageStore):
             return deliver_time(draft.properties, now, self.delays_ms, draft.tags_code)
         return draft.tags_code
 
-    def is_indexed(self, draft: RecordDraft) -> bool:
-        """Return whether the keys of a record go into the index."""
-        rolled_back = draft.sys_flag & TRANSACTION_MASK == TRANSACTION_ROLLBACK
-        return bool(draft.keys) and not rolled_back and self.options.index_enabled
+    def keys_of(self, draft: RecordDraft) -> tuple[str, ...]:
+        """Return the keys of a record that go into the index."""
+        options = self.options
+        if not options.index_enabled or draft.sys_flag & TRANSACTION_MASK == TRANSACTION_ROLLBACK:
+            return ()
+        return draft.keys + tag_keys_of(draft.properties) if options.index_tags else draft.keys
 
     def check_writable(self) -> None:
         """Refuse an append while there is no room, trying again now and then.

@@ -43,6 +43,7 @@ class StoreOptions:
         disk_clean_ratio: above this files are removed whatever their age, where `full_disk` says so.
         disk_full_ratio: above this writes are refused.
         index_enabled: whether keys are indexed.
+        index_tags: whether tags are keys as well, as with RocketMQ from 5.4 on.
         append_property_crc: records get a CRC of all their bytes, as RocketMQ's with enabledAppendPropCRC.
         delay_levels: delays of levels 1, 2, ...; master and slave must share them.
     """
@@ -62,6 +63,7 @@ class StoreOptions:
     disk_clean_ratio: float = 0.85
     disk_full_ratio: float = 0.90
     index_enabled: bool = True
+    index_tags: bool = False
     append_property_crc: bool = False
     delay_levels: str = DELAY_LEVELS
 

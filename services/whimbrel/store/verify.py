@@ -155,7 +155,7 @@ class KeyCursor:
         if index_key_hash(topic, key) in self.hashes:
             return True
         # RocketMQ writes some entries twice, out of order.
-        return offset in self.index.find(topic, key, limit=NO_LIMIT, begin_ms=0, end_ms=NO_LIMIT)
+        return offset in self.index.find(topic, key, begin_ms=0, end_ms=NO_LIMIT)
 
 
 class Derived:

@@ -5,12 +5,23 @@ recovery would find.
 """
 
 import stat
-from dataclasses import dataclass
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 
-from whimbrel.errors import StoreError
+from whimbrel.errors import CorruptRecord, IllegalOffset, StoreError
 from whimbrel.machine import FILES, Files
 from whimbrel.store.checkpoint import read_checkpoint
+from whimbrel.store.codec import (
+    RECORD_BYTES_MAX,
+    RECORD_MAGICS,
+    SIZE_AND_MAGIC,
+    index_key_hash,
+    tag_keys_of,
+    topic_and_properties,
+)
 from whimbrel.store.index import (
     ENTRIES_PER_SLOT,
     Index,
@@ -32,6 +43,7 @@ from whimbrel.store.walk import Walk
 __all__ = ["LogView", "check_store", "consumequeue_file_size", "open_index", "store_options"]
 
 ENTRIES_MIN = 2  # of an index file; the first is never used
+TAGS_LOOKED_FOR = 1000  # entries
 
 
 def check_store(root: Path, files: Files = FILES) -> None:
@@ -48,7 +60,7 @@ def is_directory(files: Files, path: Path) -> bool:
 
 
 def store_options(root: Path, *, index_slots: int = 0) -> StoreOptions:
-    """Return options with the sizes that a store's files have.
+    """Return options with the sizes that a store's files have, and tags as keys where its index has them.
 
     Args:
         index_slots: of an index file that does not have RocketMQ's ratio of 1:4 of slots to entries. A store
@@ -73,9 +85,39 @@ def store_options(root: Path, *, index_slots: int = 0) -> StoreOptions:
     elif index_slots:
         sizes["index_slots"], sizes["index_entries"] = index_slots, ENTRIES_PER_SLOT * index_slots
     try:
-        return StoreOptions(**sizes)  # type: ignore[arg-type]
+        options = StoreOptions(**sizes)  # type: ignore[arg-type]
     except ValueError as error:
         raise StoreError(f"{root}: {error}") from error
+    return replace(options, index_tags=indexes_tags(segments, index_files, options))
+
+
+def indexes_tags(segments: Segments, index_files: Sequence[Path], options: StoreOptions) -> bool:
+    """Return whether tags are keys in an index: whether one of its newest entries is of its record's tag."""
+    for path in reversed(index_files if segments.starts else ()):
+        try:
+            file = IndexFile(path, *index_sizes(path.stat().st_size, options), writable=False)
+        except (StoreError, OSError, ValueError):
+            continue  # whoever opens it says so
+        try:
+            entries = list(islice(file.newest(), TAGS_LOOKED_FOR))
+        finally:
+            file.close()
+        if entries:
+            return any(key_hash in tag_hashes(segments, place) for key_hash, place in entries)
+    return False
+
+
+def tag_hashes(segments: Segments, place: int) -> list[int]:
+    """Return the hash of a record's tag, as an index has it; nothing where there is no tag, or no record."""
+    try:
+        head = segments.read(place, SIZE_AND_MAGIC.size)
+        size, magic = SIZE_AND_MAGIC.unpack(head) if len(head) == SIZE_AND_MAGIC.size else (0, 0)
+        if magic not in RECORD_MAGICS or size > RECORD_BYTES_MAX:
+            return []
+        topic, properties = topic_and_properties(segments.read(place, size), 0)
+    except (CorruptRecord, IllegalOffset, struct.error):
+        return []
+    return [index_key_hash(topic.decode("utf-8", "replace"), key) for key in tag_keys_of(properties)]
 
 
 def consumequeue_file_size(root: Path) -> int:

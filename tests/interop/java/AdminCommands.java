@@ -42,8 +42,6 @@ public final class AdminCommands {
             return ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
         });
         consumer.start();
-        // A client of 5.x whose first rebalance meets its heartbeat pulls with a version of its subscription that
-        // the broker learns by the next heartbeat only, after 30 s.
         boolean all = consumed.await(45, TimeUnit.SECONDS);
         String client = consumer.getDefaultMQPushConsumerImpl().getmQClientFactory().getClientId();
         System.out.println((all ? "ready " : "missing ") + client + " " + message + " " + unique);

@@ -16,14 +16,16 @@ import re
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
+from unittest.mock import patch
 from urllib.parse import quote_plus
 
 from support.systems.real_broker import resolved
-from whimbrel.broker.consume.sql_filter import EvaluationError, SqlFilter
+from whimbrel.broker.consume import sql_filter
+from whimbrel.broker.consume.sql_filter import EvaluationError, SqlFilter, same
 from whimbrel.errors import IllegalFilter
 
-__all__ = ["RESULTS", "ZERO_DOUBLES", "Case", "ask", "generate", "ours", "recorded", "zero_doubles"]
+__all__ = ["RESULTS", "ZERO_DOUBLES", "Case", "agrees", "ask", "generate", "ours", "recorded", "zero_doubles"]
 
 Case: TypeAlias = tuple[str, dict[str, str]]
 
@@ -276,6 +278,21 @@ def ask(cases: Sequence[Case]) -> list[str]:
     answers = done.stdout.splitlines()
     assert len(answers) == len(cases), done.stderr
     return ["PARSE" if answer.endswith(" TRAILING") else answer for answer in answers]
+
+
+def agrees(case: Case, answer: str) -> bool:
+    """Return whether our result is RocketMQ's, but that to it a truth left of a text is an error."""
+    if ours(case) == answer:
+        return True
+    with patch.object(sql_filter, "same", same_as_rocketmq):
+        return answer == "EVAL" == ours(case)
+
+
+def same_as_rocketmq(one: sql_filter.Value, other: sql_filter.Value, convert: Any) -> bool:
+    """Compare as RocketMQ does."""
+    if isinstance(one, bool) and isinstance(other, str):
+        raise EvaluationError
+    return same(one, other, convert)
 
 
 def ours(case: Case) -> str:

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import lz4.frame
+
 from support.http2.frames import frame
 from support.lane.brokers import SERVICE, STYLES, Client, Side, answers, same
 from support.lane.pair import Two, request
@@ -46,6 +48,7 @@ HOSTS = (
     pack_host("::1", 65_535),
     pack_host("2001:db8::5:0", 1),
 )
+ZLIB, LZ4 = COMPRESSED | 0x300, COMPRESSED | 0x100
 FILTERS = (
     (v2.TAG, "a"), (v2.TAG, "a || order-17"), (v2.SQL, "a = '1'"), (v2.SQL, "TAGS = 'a'"), (v2.TAG, "|"),
     (v2.SQL, "="),
@@ -61,19 +64,18 @@ def odd_draft(
     """Return a record as somebody else may have written it."""
     born, store = rng.choice(HOSTS), rng.choice(HOSTS)
     properties = rng.choice(texts)
+    body, packed = rng.randbytes(rng.choice(sizes)), rng.choice([0, 0, COMPRESSED, ZLIB, LZ4])
     return RecordDraft(
         topic=topic,
         queue_id=0,
-        body=rng.randbytes(rng.choice(sizes)),
+        body=lz4.frame.compress(body) if packed == LZ4 and rng.random() < 0.7 else body,
         properties=properties,
         tags_code=tag_bytes_code(property_of(properties, b"TAGS")),
         born_timestamp=rng.choice([-1, 0, 1, 999, 1_700_000_000_001, 1 << 49, 1 << 60]),
         born_host=born,
         store_host=store,
         flag=rng.choice([0, 7]),
-        sys_flag=rng.choice([0, 0, COMPRESSED])
-        | (0x10 if len(born) == 20 else 0)
-        | (0x20 if len(store) == 20 else 0),
+        sys_flag=packed | (0x10 if len(born) == 20 else 0) | (0x20 if len(store) == 20 else 0),
         reconsume_times=rng.choice([0, 0, 1, 5, -1, (1 << 30) - 1, 1 << 30, (1 << 31) - 1]),
     )
 

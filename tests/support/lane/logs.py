@@ -48,7 +48,11 @@ __all__ = [
 
 FILE_SIZE = 1 << 16
 OPTIONS = StoreOptions(
-    commitlog_file_size=FILE_SIZE, consumequeue_file_size=400, index_slots=7, index_entries=60
+    commitlog_file_size=FILE_SIZE,
+    consumequeue_file_size=400,
+    index_slots=7,
+    index_entries=60,
+    index_tags=True,
 )
 HEAD = struct.Struct(">iIIiiqqiq")  # up to the born timestamp
 

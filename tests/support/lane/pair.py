@@ -34,6 +34,7 @@ OPTIONS = StoreOptions(
     index_entries=4000,
     flush_interval_ms=3_600_000,
     prefault_bytes=0,
+    index_tags=True,
 )
 TEXTS = ("a", "order-17", "äöü 日本語", "\U0001f600", "x" * 60, " ", "a b", "")
 SIZES = (1, 40, 1000, 4000, 20_000, 70_000)

@@ -240,7 +240,7 @@ class Request:
     ) -> None:
         batch = rng.random() < 0.25 if batch is None else batch
         self.code, self.flag, self.kind = 320 if batch else 310, rng.choice([0, 0, 0, 2]), 0
-        self.pairs = properties(rng, unique=not batch)
+        self.pairs = properties(rng, unique=not batch or rng.random() < 0.5)  # some clients name batches
         self.messages = [
             (rng.randbytes(rng.choice(SIZES[:4])), properties(rng))
             for _ in range(rng.randrange(1, 5) if batch else 0)

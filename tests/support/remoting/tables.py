@@ -12,6 +12,7 @@ from support.store.stores import NOW, make_draft, open_master
 from whimbrel.broker.consume.client_positions import ClientPositions
 from whimbrel.broker.consume.filters import compile_filter
 from whimbrel.broker.consume.group_consumption import GroupConsumption
+from whimbrel.broker.remoting.traffic import Traffic
 from whimbrel.broker.tables.groups import GroupTable
 from whimbrel.broker.tables.remoting_clients import Consumes, Identity, RemotingClients
 from whimbrel.broker.tables.topics import TopicTable
@@ -93,6 +94,7 @@ class Broker:
         )
         self.consumption.open()
         self.positions = ClientPositions(self.consumption.positions, monotonic=time.monotonic)
+        self.traffic = Traffic("DefaultCluster")
         self.peer = FakePeer()
         self.handles: dict[int, Handle] = {}
 

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import socket
+import zlib
 from collections.abc import AsyncIterator
 
 import pytest
@@ -14,6 +15,7 @@ from whimbrel.client import (
     ConsumerOptions,
     Message,
     Producer,
+    PullConsumer,
     ReceivedMessage,
     RetryPolicy,
     SqlFilter,
@@ -29,6 +31,7 @@ from whimbrel.errors import (
     NotSupported,
     Unavailable,
 )
+from whimbrel.model.limits import INFLATED_BYTES_MAX
 from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as v2
 
 FAST = ConsumerOptions(retry=RetryPolicy(initial_s=0.001, max_s=0.002), close_grace_s=1.0)
@@ -56,6 +59,64 @@ async def test_received_messages_come_as_they_were_sent() -> None:
         assert message.stored_at == 1_700_000_000
         assert (message.queue_id, message.queue_offset) == (0, 0)
         assert message.queue.broker_name == "broker-a"
+
+
+def damage(cluster: FakeCluster, *numbers: int) -> None:
+    """Have messages of the first queue say that their bodies are compressed."""
+    for number in numbers:
+        cluster.topics["t"][0][number].system_properties.body_encoding = v2.GZIP
+
+
+BAD_BODIES = {
+    "no zlib stream": b"\x78\x9cgarbage",
+    "a stream that breaks off": zlib.compress(bytes(1000))[:-5],
+    "a bomb": zlib.compress(bytes(INFLATED_BYTES_MAX + 1)),
+}
+
+
+@pytest.mark.parametrize("body", BAD_BODIES.values(), ids=BAD_BODIES)
+async def test_one_bad_body_is_marked_and_takes_no_other_message_with_it(body: bytes) -> None:
+    async with filled(32, queues=1) as cluster, Consumer(cluster.address, "g", ["t"]) as consumer:
+        cluster.topics["t"][0][7].body = body
+        damage(cluster, 7)
+        messages = await consumer.receive(32)
+        assert [one.queue_offset for one in messages if one.corrupted] == [7]
+        assert messages[7].body == body  # as it is stored
+        assert [one.body for one in messages if not one.corrupted] == [b"%d" % n for n in range(32) if n != 7]
+        async with PullConsumer(cluster.address, "g") as reader:
+            (queue,) = await reader.queues("t")
+            pulled = await reader.pull(queue, 0, count=32)
+            assert [one.queue_offset for one in pulled.messages if one.corrupted] == [7]
+
+
+async def test_a_handler_gets_no_corrupted_message() -> None:
+    handled: list[bytes] = []
+
+    async def handler(message: ReceivedMessage) -> None:
+        handled.append(message.body)
+
+    async with (
+        filled(3, queues=1) as cluster,
+        Consumer(cluster.address, "g", ["t"], options=FAST) as consumer,
+    ):
+        damage(cluster, 1)
+        async with consuming(consumer, handler):
+            await eventually(lambda: cluster.count("ChangeInvisibleDuration") == 1 and len(handled) == 2)
+        assert sorted(handled) == [b"0", b"2"] and len(cluster.acked) == 2
+
+
+async def test_a_corrupted_message_of_an_ordered_group_is_given_up_at_once() -> None:
+    async with ordered("aa") as cluster, Consumer(cluster.address, "g", ["t"], options=FAST) as consumer:
+        damage(cluster, 0)
+        handled: list[bytes] = []
+
+        async def handle(message: ReceivedMessage) -> None:
+            handled.append(message.body)
+
+        async with consuming(consumer, handle):
+            await eventually(lambda: len(cluster.acked) == 1)
+        assert handled == [b"1"]
+        assert cluster.dead == [cluster.topics["t"][0][0].system_properties.message_id]
 
 
 async def test_what_is_acknowledged_is_done() -> None:

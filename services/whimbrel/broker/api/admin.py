@@ -229,7 +229,7 @@ class AdminService:
         topic = self.topics.get(request.name)
         if topic is None:
             raise TopicNotFound(f"no topic {request.name}")
-        queues = range(max(topic.read_queues, topic.write_queues))
+        queues = self.store.queue_ids(topic.name, max(topic.read_queues, topic.write_queues))
         committed = self.consumer.positions.committed_offsets()
         return admin.DescribeTopicResponse(
             topic=self.topic_message(topic),
@@ -321,9 +321,9 @@ class AdminService:
             )
         return response
 
-    def queues_of(self, topic: str) -> range:
+    def queues_of(self, topic: str) -> list[int]:
         config = self.topics.get(topic)
-        return range(0 if config is None else config.read_queues)
+        return [] if config is None else self.store.queue_ids(topic, config.read_queues)
 
     def reset_offsets(self, call: Call, request: admin.ResetOffsetsRequest) -> Any:
         """Move a group's offsets; none is moved when one of the targets is outside its queue."""
@@ -395,7 +395,7 @@ class AdminService:
         for name, topic in sorted(self.topics.rows.items()):
             if name in read or self.topics.is_system(name):
                 continue
-            queues = range(max(topic.read_queues, topic.write_queues))
+            queues = self.store.queue_ids(name, max(topic.read_queues, topic.write_queues))
             ranges = [self.store.queue_range(name, queue_id) for queue_id in queues]
             if messages := sum(high - low for low, high in ranges):
                 found.append(admin.UnreadTopic(topic=name, messages=messages))

@@ -312,6 +312,7 @@ class BrokerLane:
                 answer_head=RESPONSE_HEADERS,
                 answer_tail=OK_TRAILERS,
                 indexed=self.store.options.index_enabled,
+                index_tags=self.store.options.index_tags,
                 size_bounds=self.size_bounds,
             )
         return self.policy

@@ -16,7 +16,7 @@ topic's only broker, one with a priority to the priority's queue, and others tak
 from collections.abc import Callable
 from typing import Any
 
-from whimbrel.broker.api.message_codec import delivered
+from whimbrel.broker.api.message_codec import Inflation, delivered
 from whimbrel.broker.consume.group_consumption import GroupConsumption
 from whimbrel.broker.produce.appender import RecordAppender
 from whimbrel.broker.produce.placement import queue_of_group
@@ -103,7 +103,8 @@ class DeadLetterAdmin:
         first = getattr(request, "from")
         count = min(request.count, LISTED_MAX) if request.count > 0 else LISTED_MAX
         size = 0
-        for queue_id in range(0 if config is None else config.read_queues):
+        inflation = Inflation() if request.with_bodies else Inflation(0)
+        for queue_id in [] if config is None else self.store.queue_ids(topic, config.read_queues):
             if queue_id < first.queue_id:
                 continue
             start = first.offset if queue_id == first.queue_id else 0
@@ -113,12 +114,16 @@ class DeadLetterAdmin:
                 message = self.read(topic, queue_id, offset)
                 if message is None:
                     continue  # damaged
-                weight = len(message.body) if request.with_bodies else 0
-                if size and size + weight > LISTED_BYTES_MAX:
+                attempt = min(max(message.reconsume_times, 0), ATTEMPT_MAX - 1) + 1
+                shown = delivered(message, attempt=attempt, inflation=inflation)
+                if not request.with_bodies:
+                    shown.ClearField("body")
+                    shown.system_properties.ClearField("body_encoding")
+                if size and size + len(shown.body) > LISTED_BYTES_MAX:
                     response.next.queue_id, response.next.offset = queue_id, offset
                     return response
-                size += weight
-                self.add_letter(response, message, request.group, body=request.with_bodies)
+                size += len(shown.body)
+                response.letters.add(message=shown, origin_topic=origin_of(message.properties, request.group))
             if len(offsets) > room:
                 response.next.queue_id, response.next.offset = queue_id, offsets[room]
                 return response
@@ -184,16 +189,6 @@ class DeadLetterAdmin:
         except (CorruptRecord, IllegalOffset):
             pass
         return None
-
-    def add_letter(
-        self, response: letters.ListDeadLettersResponse, message: StoredMessage, group: str, *, body: bool
-    ) -> None:
-        attempt = min(max(message.reconsume_times, 0), ATTEMPT_MAX - 1) + 1
-        shown = delivered(message, attempt=attempt)
-        if not body:
-            shown.ClearField("body")
-            shown.system_properties.ClearField("body_encoding")
-        response.letters.add(message=shown, origin_topic=origin_of(message.properties, group))
 
     def put_back(
         self, group: str, topic: str, place: letters.DeadLetterPlace, outcome: letters.DeadLetterOutcome

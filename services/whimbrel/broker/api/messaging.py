@@ -12,11 +12,12 @@ from whimbrel.broker.api.route import RouteService
 from whimbrel.broker.api.send import SendService
 from whimbrel.broker.api.session import SessionService
 from whimbrel.broker.tables.clients import Clients
-from whimbrel.errors import LeftOut, NotMaster
+from whimbrel.errors import NotMaster
 from whimbrel.model.wire import LEADER_TRAILER, MESSAGING_SERVICE
 from whimbrel.pb.apache.rocketmq.v2 import service_pb2 as messaging
 from whimbrel.rpc.server.handlers import BidiMethod, Call, ServerStreamMethod, Service, UnaryMethod
 from whimbrel.rpc.server.lane_calls import CallLane
+from whimbrel.rpc.server.lite import refuse_lite
 from whimbrel.rpc.server.responses import check_client_id, failing_with, status_of
 
 __all__ = ["Handle", "messaging_service"]
@@ -108,8 +109,3 @@ def messaging_service(
             *(unary(name, handle) for name, handle in special.items()),
         ),
     )
-
-
-def refuse_lite(call: Call, request: Any) -> Any:
-    """Refuse the subscriptions of lite consumers, whose topics are not here either (`admission.py`)."""
-    raise LeftOut("lite topics are not supported: use a topic of another type")

@@ -18,7 +18,7 @@ from itertools import groupby
 from random import randrange
 from typing import Any, Literal
 
-from whimbrel.broker.api.message_codec import delivered, timestamp
+from whimbrel.broker.api.message_codec import Inflation, delivered, timestamp
 from whimbrel.broker.api.response_bytes import OK_RESPONSE, ack_answer, message_frame, next_offset
 from whimbrel.broker.consume.filters import Filter, compile_filter
 from whimbrel.broker.consume.group_consumption import GroupConsumption
@@ -229,6 +229,7 @@ class ReceiveService:
     ) -> list[Any]:
         """Return responses with messages, handles and attempts; the lane makes those that it has read."""
         frames: list[Any] = []
+        inflation = Inflation()
         for of_lane, group in groupby(found, key=lambda one: record_of(one[0]) is not None):
             some = list(group)
             if of_lane and self.lane_messages is not None:
@@ -238,7 +239,7 @@ class ReceiveService:
                     frames.append(EncodedMany(framed))
                     continue
             frames += [
-                with_message(response, message, namespace, handle, attempt)
+                with_message(response, message, namespace, inflation, handle, attempt)
                 for message, handle, attempt in some
             ]
         return frames
@@ -371,13 +372,22 @@ def record_of(message: StoredMessage) -> Any:
 
 
 def with_message(
-    response: type[Any], message: StoredMessage, namespace: str, handle: str = "", attempt: int = 1
+    response: type[Any],
+    message: StoredMessage,
+    namespace: str,
+    inflation: Inflation,
+    handle: str = "",
+    attempt: int = 1,
 ) -> Any:
     """Return a response with a message; as bytes, unless the message is more than a plain one."""
     frame = message_frame(message, namespace=namespace, receipt_handle=handle, attempt=attempt)
     if frame is not None:
         return Encoded(frame, OK)
-    return response(message=delivered(message, namespace=namespace, receipt_handle=handle, attempt=attempt))
+    return response(
+        message=delivered(
+            message, namespace=namespace, receipt_handle=handle, attempt=attempt, inflation=inflation
+        )
+    )
 
 
 def checked_attempt(attempt_id: str) -> str:

@@ -24,6 +24,7 @@ from whimbrel.pb.apache.rocketmq.v2 import service_pb2 as messaging
 from whimbrel.rpc.server.handlers import Encoded
 from whimbrel.rpc.server.responses import OK
 from whimbrel.store.codec import COMPRESSED, StoredMessage
+from whimbrel.store.compression import is_foreign
 
 __all__ = [
     "OK_FIELD",
@@ -135,6 +136,8 @@ def message_frame(
         return None
     if min(stored.born_timestamp, stored.store_timestamp, stored.queue_id, stored.queue_offset) < 0:
         return None
+    if is_foreign(stored.sys_flag):
+        return None
     body = stored.body
     system = b""
     users = b""
@@ -162,7 +165,7 @@ def message_frame(
     parts = [
         system, b"\x1a", varint(len(data)), data,
         DIGEST, md5(body, usedforsecurity=False).hexdigest().upper().encode(),
-        ZIPPED if stored.sys_flag & COMPRESSED else PLAIN, time_part(stored.born_timestamp),
+        ZIPPED if stored.sys_flag & COMPRESSED and body else PLAIN, time_part(stored.born_timestamp),
         b"\x42" + text_part(host) if host else b"",
         b"\x4a", time_part(stored.store_timestamp), b"\x52", text_part(stored.store_host),
     ]  # fmt: skip

@@ -44,6 +44,7 @@ ALIKE: Final = KEPT | frozenset(
         # what clients may do, and see
         "auto_create_topics", "auto_create_groups", "share_pulled_queues", "accept_replays", "remoting_admin",
         "slave_read_enable", "trace_topic_enable", "delay_max_hours", "priority_order_asc", "forward",
+        "index_tags",
         "transaction_timeout_ms", "transaction_check_interval_ms", "transaction_check_max",
         # what records look like
         "append_property_crc",

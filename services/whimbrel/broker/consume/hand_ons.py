@@ -3,9 +3,13 @@
     held (lease of `HAND_ON_LEASE_MS`) --append--> copy durable --> done
          ^                                 |
          '-------- its time is over <------'  not appended: the next receive hands it on again
+                                           |
+                                           '-> set aside: it can never be appended, so it is done
 
 The lease is written down before the copy is appended, and the message is done only once the copy is durable.
-A crash in between finds the copy when the message's turn comes again (`produce/dead_letters.py`).
+A crash in between finds the copy when the message's turn comes again (`produce/dead_letters.py`). What no
+record can hold (NEVER), as of a store whose limits were others, would come again for ever, and block its
+queue where that is in order: it is set aside with an ERROR, and stays in its topic.
 """
 
 import logging
@@ -19,7 +23,13 @@ from whimbrel.broker.consume.plan import HandOn, PendingHandOn
 from whimbrel.broker.consume.queue_leases import HAND_ON_LEASE_MS, serial_ms
 from whimbrel.broker.consume.rare_warning import RareWarning
 from whimbrel.broker.consume.receipts import ReceiptHandle
-from whimbrel.errors import NotWritable, WhimbrelError
+from whimbrel.errors import (
+    IllegalTopic,
+    MessageTooLarge,
+    NotWritable,
+    PropertiesTooLarge,
+    WhimbrelError,
+)
 from whimbrel.store.codec import StoredMessage
 
 __all__ = ["Done", "GivenUp", "HandOnAppend", "HandOns"]
@@ -30,6 +40,8 @@ Done: TypeAlias = Callable[[WhimbrelError | None], None]
 HandOnAppend: TypeAlias = Callable[[StoredMessage, HandOn, int, Done], None]
 # Makes a dead letter of a message that was delivered so often.
 GivenUp: TypeAlias = Callable[[StoredMessage, int], HandOn]
+
+NEVER = (MessageTooLarge, PropertiesTooLarge, IllegalTopic)
 
 logger = logging.getLogger(__name__)
 
@@ -64,7 +76,7 @@ class HandOns:
             return  # held back: its lease ends, and the next broker that can append hands it on
 
         def done(error: WhimbrelError | None) -> None:
-            if error is None:
+            if error is None or self.sets_aside(one, error):
                 self.finish(one)
                 return
             self.warn(one, error)
@@ -121,6 +133,8 @@ class HandOns:
         one = PendingHandOn(state, state.epoch, offset, held, message, give_up(message, held.attempt))
 
         def confirmed(error: WhimbrelError | None) -> None:
+            if error is not None and self.sets_aside(one, error):
+                error = None
             if error is None:
                 self.finish(one, whoever_holds_it=True)
             done(error)
@@ -139,6 +153,16 @@ class HandOns:
         self.wake(state.topic)
         # When a crash or a full disk loses this, the copy is found when its turn comes again.
         self.lease_store.commit_best_effort([(state, one.offset, one.offset + 1, None)])
+
+    def sets_aside(self, one: PendingHandOn, error: WhimbrelError) -> bool:
+        """Return whether no copy can ever be made, and say so."""
+        if not isinstance(error, NEVER):
+            return False
+        state = one.state
+        logger.error("%s/%d offset %d is no dead letter of %s, and no longer delivered to it, since no record"
+                    " can hold its copy: it stays in its topic, at %d of the log: %s", state.topic,
+                    state.queue_id, one.offset, state.group, one.message.physical_offset, error)  # fmt: skip
+        return True
 
     def warn(self, one: PendingHandOn, error: WhimbrelError) -> None:
         """Say so in the log; with a full disk there are many, each time that their leases end."""

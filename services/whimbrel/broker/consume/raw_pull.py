@@ -15,7 +15,7 @@ What a pull finds, and where the next one begins (RocketMQ: DefaultMessageStore.
     NO_MESSAGE_IN_QUEUE     the queue never had a message                              0
     OFFSET_TOO_SMALL        below the first offset                                     the first offset
     OFFSET_OVERFLOW_ONE     at the end                                                 there
-    OFFSET_OVERFLOW_BADLY   beyond the end                  0 where the queue begins there, else the end
+    OFFSET_OVERFLOW_BADLY   beyond the end (4.9.3: 0 where the queue begins there)     the end
     FOUND                                                                              behind the last entry
     NO_MATCHED_MESSAGE      what was scanned is filtered out                           behind the last entry
     MESSAGE_WAS_REMOVING    retention has removed the records meanwhile                behind what is gone
@@ -248,7 +248,7 @@ def outside(offset: int, low: int, high: int, *, follows: bool) -> RawPull:
         return RawPull(Status.OFFSET_TOO_SMALL, offset if follows else low, low, high)
     if offset == high:
         return RawPull(Status.OFFSET_OVERFLOW_ONE, offset, low, high)
-    return RawPull(Status.OFFSET_OVERFLOW_BADLY, offset if follows else high if low else 0, low, high)
+    return RawPull(Status.OFFSET_OVERFLOW_BADLY, offset if follows else high, low, high)
 
 
 def no_record(request: RawRequest, position: int, size: int) -> CorruptRecord:

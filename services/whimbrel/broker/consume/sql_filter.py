@@ -337,15 +337,15 @@ def same(one: Value, other: Value, convert: "Callable[[str], float] | None") -> 
         convert: reads a text as what the other side is, where that is a number.
 
     Raises:
-        EvaluationError: a text is not what it would have to be, or a truth stands left of a text.
+        EvaluationError: a text is not what it would have to be.
     """
     if isinstance(other, bool):
         if isinstance(one, str):
             return (one.lower() == "true") is other
         return one is other
     if isinstance(one, bool):
-        if isinstance(other, str):
-            raise EvaluationError
+        if isinstance(other, str):  # RocketMQ: an error, so that `TRUE = b` matches nothing
+            return (other.lower() == "true") is one
         return False
     if isinstance(one, str):
         if isinstance(other, str):

@@ -16,30 +16,43 @@ What a client may not do does not matter here: the checks of topic type, name an
 (`admission.py` has them), and a topic that is missing is made. What protects the log stays: the broker must
 be allowed to write, enough slaves must be near, and the store must have room.
 
-Born time and born host, flag, body and its compression stay those of the message. `done` may be called before
-`append` returns, and is called on the loop's thread.
+Born time and born host, flag, body and its compression stay those of the message; so do its properties, as
+far as there is room beside the broker's own (`copied_text.py`). `done` may be called before `append` returns,
+and is called on the loop's thread.
 """
 
+import logging
 from collections.abc import Callable, Collection
 from typing import Any, Protocol
 
 from whimbrel.broker.produce.appender import RecordAppender
+from whimbrel.broker.produce.copied_text import LEFT_OUT_MARK, SEALED_BYTES_MAX, copied_text
 from whimbrel.broker.produce.replay import host_bytes
 from whimbrel.broker.tables.topics import TopicTable
 from whimbrel.errors import Throttled, WhimbrelError
+from whimbrel.model.properties import PROPERTIES_LEFT_OUT
 from whimbrel.model.topic import TopicConfig
-from whimbrel.store.codec import COMPRESSION_BITS, TRANSACTION_COMMIT, RecordDraft, StoredMessage
+from whimbrel.store.codec import (
+    COMPRESSION_BITS,
+    PROPERTIES_BYTES_MAX,
+    TRANSACTION_COMMIT,
+    RecordDraft,
+    StoredMessage,
+)
 
 __all__ = ["IN_FLIGHT_MAX", "Done", "InternalAppender", "OnwardTarget", "onward_draft"]
 
 # Appends that wait for flush or slaves. Clients' sends wait beside them, so this is a part of what the
 # appender lets wait; what comes beyond is tried again when its cause is.
 IN_FLIGHT_MAX = 4096
+SHORTENED_TOLD_EACH = 1000  # of copies without some properties: the first one and each of so many has a line
 
 # What a record's flag says of the message, not of the record. A prepared or a rolled back one never goes on.
 KEPT_BITS = COMPRESSION_BITS | TRANSACTION_COMMIT
 
 Done = Callable[[WhimbrelError | None], None]
+
+logger = logging.getLogger(__name__)
 
 
 class OnwardTarget(Protocol):
@@ -71,13 +84,25 @@ class InternalAppender:
     """
 
     def __init__(
-        self, topics: TopicTable, appender: RecordAppender, *, store_host: Callable[[], bytes]
+        self,
+        topics: TopicTable,
+        appender: RecordAppender,
+        *,
+        store_host: Callable[[], bytes],
+        sealed: bool = False,
     ) -> None:
-        """Take the log's appender; `store_host` returns this broker's address as records hold it."""
+        """Take the log's appender.
+
+        Args:
+            topics: the table. appender: of the log. store_host: returns this broker's address as records
+            hold it. sealed: the log seals its records.
+        """
         self.topics, self.appender, self.store_host = topics, appender, store_host
+        self.room = SEALED_BYTES_MAX if sealed else PROPERTIES_BYTES_MAX
         self.in_flight = 0
         self.on_appended: Callable[[RecordDraft, Any], None] | None = None
         self.append_count = 0  # rotates through queues
+        self.shortened = 0  # copies without some of their message's properties
 
     def append(self, draft: RecordDraft, done: Done) -> bool:
         """Append a record; `done` gets None when it is durable, else why it is not.
@@ -87,6 +112,10 @@ class InternalAppender:
         """
         try:
             self.check_room()
+            if len(draft.properties) > self.room:
+                draft.properties = copied_text(draft.properties, room=self.room)
+            if LEFT_OUT_MARK in draft.properties:
+                self.tell_shortened(draft)
             (appended,) = self.appender.append([draft])
         except WhimbrelError as error:
             done(error)
@@ -134,6 +163,16 @@ class InternalAppender:
             return
         self.append(draft, done)
 
+    def tell_shortened(self, draft: RecordDraft) -> None:
+        """Say that a copy has not all properties of its message."""
+        if self.shortened % SHORTENED_TOLD_EACH == 0:
+            logger.warning(
+                "a copy for %s, of message %s, has no room for all properties of that: its property %s says"
+                " which it lacks (%d such copies before)",
+                draft.topic, next(iter(draft.keys), "without an id"), PROPERTIES_LEFT_OUT, self.shortened,
+            )  # fmt: skip
+        self.shortened += 1
+
     def queue_of(self, name: str) -> int:
         """Return a queue of the topic: each in rotation.
 
@@ -152,19 +191,12 @@ def onward_draft(
     message: StoredMessage, target: OnwardTarget, queue_id: int, store_host: bytes
 ) -> RecordDraft:
     """Return a stored message as a record for another topic."""
-    dropped = {name.encode() for name, _ in target.added}.union(name.encode() for name in target.removed)
-    kept = [
-        pair
-        for pair in message.properties_raw.split(b"\x02")
-        if pair and pair.partition(b"\x01")[0] not in dropped
-    ]
-    added = [f"{name}\x01{value}".encode() for name, value in target.added]
     times = target.reconsume_times
     return RecordDraft.from_properties(
         topic=target.topic,
         queue_id=queue_id,
         body=message.body,
-        properties=b"".join(pair + b"\x02" for pair in (*kept, *added)),
+        properties=copied_text(message.properties_raw, target.added, target.removed),
         born_timestamp=message.born_timestamp,
         born_host=host_bytes(message.born_host),
         store_host=store_host,

@@ -6,19 +6,32 @@ and REAL_QID; `timing/levels.py` delivers it. Levels count from 1; a greater one
 RocketMQ: CommitLog.asyncPutMessage.
 """
 
+from whimbrel.errors import IllegalDeliveryTime
 from whimbrel.model.names import SCHEDULE_TOPIC
 from whimbrel.model.properties import DELAY, REAL_QUEUE_ID, REAL_TOPIC
 from whimbrel.store.codec import RecordDraft, property_of
 
-__all__ = ["level_of", "levelled"]
+__all__ = ["level_of", "levelled", "wanted_level"]
 
 LEVEL_DIGITS_MAX = 9
 RAW_DELAY = DELAY.encode()
 
 
 def level_of(text: str) -> int:
-    """Return the level that a property names; 0 for none, or for what is no number."""
+    """Return the level that a stored property names; 0 for none, or for what is no number."""
     return int(text) if text.isascii() and text.isdigit() and len(text) <= LEVEL_DIGITS_MAX else 0
+
+
+def wanted_level(text: str) -> int:
+    """Return the level that a send asks for; 0 for none: a text that is negative, or 0.
+
+    Raises:
+        IllegalDeliveryTime: that is no number. (RocketMQ: an error without an answer's code of its own.)
+    """
+    digits = text.removeprefix("-")
+    if not (digits.isascii() and digits.isdigit() and len(digits) <= LEVEL_DIGITS_MAX):
+        raise IllegalDeliveryTime(f"{DELAY}={text[:32]!r} names no delay level: a number of up to 9 digits")
+    return 0 if digits is not text else int(digits)
 
 
 def levelled(draft: RecordDraft, levels: int, level: int | None = None) -> RecordDraft:

@@ -11,8 +11,10 @@
 
 **When members are told (40).** When a member is new or has gone, and when a topic comes or goes; RocketMQ
 says nothing of members that were silent for too long, and leaves it to the next rebalance after 20 s. A
-joining member is told as well. All changes of a tick are told together, and at most each `TELL_S`, so that
-somebody who comes and goes does not keep a large group busy.
+joining member is told as well, but for a Java client that is alone: it shares queues out by itself when it
+starts, and if told to do so once more gives its subscriptions a newer version, of which the broker may hear
+half a minute later. All changes of a tick are told together, and at most each `TELL_S`, so that somebody who
+comes and goes does not keep a large group busy.
 
 A new group's members are told once nameservers route its retry topic: the Java client asks for the route when
 it is told, and if there is none yet asks again after 20 s.
@@ -54,6 +56,7 @@ __all__ = ["TELL_S", "RemotingClientService", "subscription_data"]
 
 TELL_S = 0.1  # between two rounds of 40
 SWEEP_S = 10.0  # between two looks for silent members, as in RocketMQ
+JAVA = "JAVA"
 NOTIFY_FIELD = "notifyConsumerIdsChangedEnable"  # of a group's configuration
 
 logger = logging.getLogger(__name__)
@@ -140,8 +143,13 @@ class RemotingClientService:
         finally:
             if made:
                 self.once_routed(partial(self.tell, said.group))
-            elif changed:
+            elif changed and not self.is_alone(peer, identity, said.group):
                 self.tell(said.group)
+
+    def is_alone(self, peer: Peer, identity: Identity, name: str) -> bool:
+        """Return whether a group has no other member than a Java client that has just told of itself."""
+        group = self.clients.group(name)
+        return identity.language == JAVA and group is not None and list(group.members) == [peer]
 
     def unregister(self, peer: Peer, request: Command) -> Reply:
         """Take a client out of the groups that it names; an empty name is none."""
@@ -252,7 +260,7 @@ class RemotingClientService:
                     "clientId": member.identity.client_id,
                     "language": member.identity.language,
                     "lastUpdateTimestamp": self.wall_ms(member.last_seen),
-                    "remoteIP": address_of(member),
+                    "remoteIP": f"/{address_of(member)}",  # as Java writes a socket's address
                     "version": member.identity.version,
                 }
                 for member in members

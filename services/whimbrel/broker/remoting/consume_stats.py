@@ -17,7 +17,7 @@ from typing import Any
 
 from whimbrel.broker.api.table_changes import TableChanges
 from whimbrel.broker.consume.client_positions import ClientPositions
-from whimbrel.broker.remoting.traffic import Traffic
+from whimbrel.broker.remoting.traffic import GOT, Traffic, of_group
 from whimbrel.broker.tables.remoting_clients import RemotingClients
 from whimbrel.deferred import Deferred
 from whimbrel.errors import Throttled, TopicNotFound, WhimbrelError
@@ -95,9 +95,9 @@ class RemotingConsumeStats:
                 found.setdefault(one.topic, []).append(row)
         return found
 
-    def queues_of(self, topic: str) -> range:
+    def queues_of(self, topic: str) -> list[int]:
         config = self.topics.get(topic)
-        return range(0 if config is None else config.read_queues)
+        return [] if config is None else self.store.queue_ids(topic, config.read_queues)
 
     def wants(self, group: str, topic: str) -> bool:
         """Tell whether a group consumes a topic still, as far as its members say."""
@@ -125,7 +125,7 @@ class RemotingConsumeStats:
 
     def rate(self, group: str, topics: Iterable[str]) -> float:
         """Return messages by the second that a group finished in the last minute."""
-        spans = (self.traffic.spans.get((topic, group)) for topic in topics)
+        spans = (self.traffic.spans.get((GOT, of_group(topic, group))) for topic in topics)
         return sum((one.last_minute().tps for one in spans if one is not None), 0.0)
 
     # 208

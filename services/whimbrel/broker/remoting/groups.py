@@ -7,7 +7,7 @@
 
 The body of 200 is a `SubscriptionGroupConfig`. What it leaves out stays as it is, so that a tool of 4.9.3
 takes nothing away of what one of 5.x has set. Its attributes are a map by `+name`, or by `-name`, which takes
-one away.
+one away; one that means nothing here is refused, since who sets it counts on it.
 
 RocketMQ keeps the offsets of a deleted group unless it is told otherwise (`removeOffset`, `cleanOffset`).
 Here they go with it, as with our own tools: a group that is made again under that name is another one.
@@ -22,7 +22,7 @@ from whimbrel.broker.remoting.topics import ON_SLAVE
 from whimbrel.errors import BadRequest
 from whimbrel.model.names import check_group
 from whimbrel.model.retry import policy_from_bean
-from whimbrel.model.topic import GroupConfig
+from whimbrel.model.topic import ORDERED_ATTRIBUTE, PRIORITY_ATTRIBUTE, GroupConfig, OrderedBy
 from whimbrel.rpc.remoting.codes import RequestCode
 from whimbrel.rpc.remoting.command import Command
 from whimbrel.rpc.remoting.fastjson import load_body
@@ -31,8 +31,6 @@ from whimbrel.rpc.remoting.handlers import Handle, Peer, Reply
 __all__ = ["RemotingGroups"]
 
 BODY_BYTES_MAX = 64 * 1024
-ATTRIBUTES_MAX = 32  # of a group
-ATTRIBUTE_CHARS_MAX = 255  # of a name, and of a value
 ATTRIBUTES, RETRY_POLICY = "attributes", "groupRetryPolicy"
 PULL, POP = "PULL", "POP"
 KNOWN = frozenset(GroupConfig(name="").bean())  # fields of the body that are kept
@@ -56,12 +54,13 @@ class RemotingGroups:
 
     def put(self, peer: Peer, request: Command) -> Reply:
         """Make a group, or change it."""
-        self.changes.check_master()
         bean = body_of(request, "the group")
         name = bean.get("groupName")
         if not isinstance(name, str):
             raise BadRequest("the group has no groupName")
         check_group(name)
+        if not self.changes.master:
+            return Reply(remark=ON_SLAVE)  # as topics are made there: `topics.py`
         known = self.groups.get(name)
         if known is None:
             self.groups.add(changed(GroupConfig(name=name), bean))
@@ -74,13 +73,13 @@ class RemotingGroups:
         name = request.text("groupName")
         check_group(name)
         if not self.changes.master:
-            return Reply(remark=ON_SLAVE)  # as topics are deleted there: `topics.py`
+            return Reply(remark=ON_SLAVE)
         self.changes.delete_group(name)
         return Reply()
 
     def show_all(self, peer: Peer, request: Command) -> Reply:
         """Show the configuration of all groups."""
-        return Reply(body=[self.groups.encode(pretty=False).encode()])
+        return Reply(body=[self.groups.encode(pretty=False, more={"forbiddenTable": {}}).encode()])
 
     def set_mode(self, peer: Peer, request: Command) -> Reply:
         """Take it that a group is to pull a topic, as all do that come by the remoting protocol.
@@ -129,20 +128,34 @@ def changed(group: GroupConfig, bean: Mapping[str, Any]) -> GroupConfig:
 
 
 def with_attributes(group: GroupConfig, altered: Mapping[str, Any]) -> GroupConfig:
-    """Return a group whose attributes are altered."""
+    """Return a group whose attributes are altered.
+
+    Raises:
+        BadRequest: one is not served, or not with that value.
+    """
     if not altered:
         return group
     attributes = dict(group.rest.get(ATTRIBUTES) or {})
     for name, value in altered.items():
-        if not isinstance(value, str) or max(len(name), len(value)) > ATTRIBUTE_CHARS_MAX:
-            raise BadRequest(
-                f"an attribute of the group is no text of up to {ATTRIBUTE_CHARS_MAX} characters"
-            )
         plain = name.removeprefix("+").removeprefix("-")
+        if not name.startswith("-") and value in (attributes.get(plain), attributes.get("+" + plain)):
+            continue  # as it is: tools send back what they were shown
         attributes.pop(plain, None)
         attributes.pop("+" + plain, None)
-        if not name.startswith("-"):
-            attributes[plain] = value
-    if len(attributes) > ATTRIBUTES_MAX:
-        raise BadRequest(f"the group would have {len(attributes)} attributes; {ATTRIBUTES_MAX} are the most")
+        if name.startswith("-"):
+            continue
+        if not isinstance(value, str) or not is_served(plain, value):
+            raise BadRequest(
+                f"the attribute {plain[:80]!r} = {str(value)[:80]!r} is not served here, and nothing was"
+                f" changed: there are {PRIORITY_ATTRIBUTE}, 0 to 100, and {ORDERED_ATTRIBUTE},"
+                f" {' or '.join(OrderedBy)}"
+            )
+        attributes[plain] = value
     return replace(group, rest={**group.rest, ATTRIBUTES: attributes})
+
+
+def is_served(attribute: str, value: str) -> bool:
+    """Return whether an attribute means something here, with this value."""
+    if attribute == PRIORITY_ATTRIBUTE:
+        return value.isascii() and value.isdigit() and len(value) <= 3 and int(value) <= 100
+    return attribute == ORDERED_ATTRIBUTE and value in list(OrderedBy)

@@ -24,7 +24,7 @@ from whimbrel.broker.produce.admission import SendTarget, born_host_of
 from whimbrel.broker.remoting.pull_header import SUSPEND_MS_MAX, PullHeader, ReadPull
 from whimbrel.broker.remoting.sends import (
     BATCH_MESSAGES_MAX,
-    NOT_AT_ONCE,
+    NOT_PLAIN,
     NOT_SENT_TO,
     RAW_TRACED,
     REGION,
@@ -159,7 +159,7 @@ class RemotingSendLane:
                 header_max=HEADER_BYTES_MAX,
                 cluster=self.sends.cluster,
                 store_host=made_of[0],
-                special=sorted(NOT_AT_ONCE),
+                special=sorted(NOT_PLAIN),
                 traced=list(RAW_TRACED) if made_of[1] else [],
                 body_max=BODY_BYTES_MAX,
                 text_max=PROPERTIES_BYTES_MAX,
@@ -167,6 +167,7 @@ class RemotingSendLane:
                 messages_max=BATCH_MESSAGES_MAX,
                 answer=answer_parts(),
                 indexed=self.store.options.index_enabled,
+                index_tags=self.store.options.index_tags,
                 size_bounds=self.lane.size_bounds,
             )
         return self.policy

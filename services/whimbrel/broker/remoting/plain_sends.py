@@ -18,7 +18,7 @@ from operator import itemgetter
 from typing import Any, Final, NamedTuple, Protocol
 
 from whimbrel.broker.remoting.send_header import properties_of, read_header
-from whimbrel.broker.remoting.sends import NOT_AT_ONCE, REGION, WAIT, Sends, refusal
+from whimbrel.broker.remoting.sends import NOT_PLAIN, REGION, WAIT, Sends, refusal
 from whimbrel.errors import WhimbrelError
 from whimbrel.model.limits import TOPIC_CHARS_MAX
 from whimbrel.model.names import RETRY_PREFIX
@@ -97,7 +97,7 @@ class PlainSends:
         if not born.isdigit() or not born.isascii() or len(born) > BORN_DIGITS_MAX:
             return None
         properties = properties_of(get("i", ""))
-        if not NOT_AT_ONCE.isdisjoint(properties):
+        if not NOT_PLAIN.isdisjoint(properties):
             return None
         properties.pop(WAIT, None)
         properties[CLUSTER] = sends.cluster

@@ -6,8 +6,12 @@
 
 Records go out as they stand in the log (`consume/raw_pull.py`). Bits of `sysFlag`: 1 a valid `commitOffset`,
 2 may wait, 4 the request names its subscription, 8 a class filter, 16 lite pull. Without bit 4 the group's
-subscription counts, which heartbeats brought: code 24 where there is none, 25 where the request knows a newer
-one (the client tries again).
+subscription counts, which heartbeats brought: code 24 where there is none.
+
+Where the request knows a newer subscription it gets all messages if it is one of tags: clients compare tags
+themselves, since a broker compares their hashes. Java's clients give a subscription a newer version whenever
+their queues change, and the heartbeat that says so may come half a minute later; RocketMQ answers 25 until
+then (the client tries again), and here that is left to SQL.
 
 Replies with the codes 0, 19, 20 and 21 have all four fields, which clients unbox; the remark is the status.
 On a slave offsets outside the queue are not corrected, and what is 21 on a master is 20, as in RocketMQ: the
@@ -23,7 +27,7 @@ from collections.abc import Callable
 from typing import Final, Protocol
 
 from whimbrel.broker.api.receive import ReadSplitting
-from whimbrel.broker.consume.filters import Filter, compile_filter
+from whimbrel.broker.consume.filters import ALL, Filter, compile_filter
 from whimbrel.broker.consume.raw_pull import RangedSource, RawPull, RawRequest, Status, pull_raw
 from whimbrel.broker.remoting.group_creation import GroupCreation
 from whimbrel.broker.remoting.held_pulls import HeldPull, HeldPulls
@@ -138,6 +142,7 @@ class Pulls:
         self.held = HeldPulls(lambda: soon(self.serve_woken))
         # Called with topic, group, number and bytes of what goes to consumers.
         self.on_delivered: Callable[[str, str, int, int], None] | None = None
+        self.on_pull: Callable[..., None] | None = None
         # Called with group, topic and queue id of a pull of a member that shares queues out with others.
         self.on_shared: Callable[[str, str, int], None] = lambda *place: None
         # Returns where a pull of a group (topic, queue id, offset) is to go on, after a reset; None: there.
@@ -213,9 +218,11 @@ class Pulls:
         if subscription is None:
             raise NotSubscribed(f"group {pull.group} has not subscribed to {pull.topic}")
         if subscription.version < pull.version:
-            raise SubscriptionOutdated(
-                f"the newest subscription of group {pull.group} to {pull.topic} has not come here yet",
-            )
+            if subscription.sql or pull.sql:
+                raise SubscriptionOutdated(
+                    f"the newest subscription of group {pull.group} to {pull.topic} has not come here yet",
+                )
+            return ALL
         if subscription.filter is None:
             raise SubscriptionUnreadable(
                 f"the subscription of group {pull.group} to {pull.topic} can't be read",
@@ -251,6 +258,8 @@ class Pulls:
             status = Status.NO_MATCHED_MESSAGE
         elif body and self.on_delivered is not None:
             self.on_delivered(pull.topic, pull.group, found.messages, found.size)
+        if self.on_pull is not None:
+            self.on_pull(found=bool(body))
         return Reply(
             code,
             {

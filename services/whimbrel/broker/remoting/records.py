@@ -1,4 +1,4 @@
-"""Records by where they stand (33) and by key (12): as they are in the log.
+"""Records by where they stand (33), and by key or tag (12): as they are in the log.
 
 An offset message id names a broker and a physical offset; clients dial that broker and send the offset. What
 stands there must be a record that begins there: its own field for the physical offset says so.
@@ -20,6 +20,7 @@ from whimbrel.store.codec import (
     SIZE_AND_MAGIC,
     StoredMessage,
     decode_record,
+    tag_key,
 )
 
 __all__ = ["NoRecord", "RecordLog", "Records", "read_at"]
@@ -28,6 +29,7 @@ FOUND_MAX = 64  # messages in a reply (RocketMQ: defaultQueryMaxNum is 32, maxMs
 UNIQUE_FOUND_MAX = 32
 FOUND_BYTES_MAX = 4 << 20  # of them, apart from the first one (RocketMQ: maxMessageSize)
 UNIQUE: Final = "_UNIQUE_KEY_QUERY"
+TAG_TYPE: Final = "T"  # of `indexType`, which 5.4's clients send
 
 
 class NoRecord(WhimbrelError):
@@ -94,9 +96,11 @@ class Records:
         return Reply(body=[record])
 
     def query(self, peer: Peer, request: Command) -> Reply:
-        """Return the records with a key, the newest first."""
+        """Return the records with a key, or a tag, the newest first."""
         topic, key = request.text("topic"), request.text("key")
         check_topic(topic, system_allowed=True)
+        if by_tag := request.fields.get("indexType") == TAG_TYPE:
+            key = tag_key(key)
         most = UNIQUE_FOUND_MAX if request.boolean(UNIQUE) else FOUND_MAX
         places = self.log.find_by_key(
             topic,
@@ -118,7 +122,8 @@ class Records:
             return Reply(
                 ResponseCode.QUERY_NOT_FOUND,
                 {"indexLastUpdateTimestamp": "0", "indexLastUpdatePhyoffset": "0"},
-                remark=f"no message of {topic} in that time has the key",
+                remark=f"no message of {topic} in that time has the {'tag' if by_tag else 'key'}"
+                + ("; tags are found where index_tags is set" if by_tag else ""),
             )
         fields = {"indexLastUpdateTimestamp": str(newest), "indexLastUpdatePhyoffset": str(last)}
         return Reply(fields=fields, body=found)

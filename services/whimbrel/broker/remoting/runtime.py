@@ -1,7 +1,7 @@
 """Requests about the broker itself: what `clusterList`, `brokerStatus`, `haStatus` and the Dashboard show.
 
     28   GET_BROKER_RUNTIME_INFO       texts by name: rates, totals, the log, the disk
-    315  VIEW_BROKER_STATS_DATA        messages of a topic, or of a group on one; 1 where nothing is known
+    315  VIEW_BROKER_STATS_DATA        what `traffic.py` knows by a name and key; 1 where that is nothing
     26   GET_BROKER_CONFIG             settings as properties under RocketMQ's names; no path of this machine
     25   UPDATE_BROKER_CONFIG          three of them may be changed, until the role or the process ends
     907  GET_BROKER_HA_STATUS (5.x)    replication, as this broker sees it
@@ -17,7 +17,9 @@ Here it takes
     autoCreateTopicEnable    whether sends make topics
 
 and nothing changes where a request names another one. Some keys of 28 tools want as numbers, though nothing
-here corresponds to them: queues of requests, locks of a page cache. They are 0.
+here corresponds to them: queues of requests, locks of a page cache. They are 0. Times of sends
+(`putMessageDistributeTime`) are known where metrics are on, since the start, as RocketMQ's buckets hold the
+upper bounds of those of the metric. Left out is what has a path of this machine in its name.
 """
 
 from collections.abc import Callable, Mapping
@@ -27,8 +29,9 @@ from typing import Any
 from whimbrel.broker.api.admin import ReplicationView
 from whimbrel.broker.api.table_changes import TableChanges
 from whimbrel.broker.options import BrokerOptions
-from whimbrel.broker.remoting.traffic import Spans, Traffic, View
+from whimbrel.broker.remoting.traffic import Traffic, View
 from whimbrel.errors import BadRequest
+from whimbrel.metrics import Histogram
 from whimbrel.model.names import TRACE_TOPIC
 from whimbrel.model.topic import READ, WRITE
 from whimbrel.rpc.remoting.codes import RequestCode, ResponseCode
@@ -41,16 +44,27 @@ __all__ = ["DiskState", "RemotingRuntime", "parse_properties"]
 
 PROPERTIES_BYTES_MAX = 64 * 1024
 HOURS_MAX = 24 * 366 * 10  # of fileReservedTime
-NUMS = frozenset({"TOPIC_PUT_NUMS", "GROUP_GET_NUMS"})  # of RocketMQ's statistics, those that are known
+HOURS_DIGITS_MAX = len(str(HOURS_MAX))
 UNKNOWN = "0"
 # What nothing here corresponds to.
+POOLS = ("send", "pull", "query", "litePull", "ack")
 ZEROES = (
-    *(f"{pool}ThreadPoolQueueSize" for pool in ("send", "pull", "query", "litePull")),
-    *(f"{pool}ThreadPoolQueueHeadWaitTimeMills" for pool in ("send", "pull", "query", "litePull")),
-    "EndTransactionQueueSize", "EndTransactionThreadPoolQueueHeadWaitTimeMills", "pageCacheLockTimeMills",
+    *(f"{pool}ThreadPoolQueueSize" for pool in POOLS),
+    *(f"{pool}ThreadPoolQueueCapacity" for pool in POOLS),
+    *(f"{pool}ThreadPoolQueueHeadWaitTimeMills" for pool in POOLS),
+    "EndTransactionQueueSize", "EndTransactionThreadPoolQueueCapacity",
+    "EndTransactionThreadPoolQueueHeadWaitTimeMills", "pageCacheLockTimeMills",
     "dispatchMaxBuffer", "remainTransientStoreBufferNumbs", "putMessageEntireTimeMax",
     "getMessageEntireTimeMax", "timerReadBehind", "timerOffsetBehind", "timerCongestNum",
     "startAcceptSendRequestTimeStamp",
+)  # fmt: skip
+
+
+# Times of sends, in ms: what RocketMQ calls each bucket, and its end.
+PUT_TIMES = (
+    ("<=0ms", 1), ("0~10ms", 10), ("10~50ms", 50), ("50~100ms", 100), ("100~200ms", 200), ("200~500ms", 500),
+    ("500ms~1s", 1000), ("1~2s", 2000), ("2~3s", 3000), ("3~4s", 4000), ("4~5s", 5000), ("5~10s", 10_000),
+    ("10s~", float("inf")),
 )  # fmt: skip
 
 
@@ -82,6 +96,8 @@ class RemotingRuntime:
         wall_ms: Callable[[], int],
         started_ms: int,
         port: Callable[[], int],
+        send_times: Callable[[], tuple[Histogram | None, int]],
+        levels: Callable[[], Mapping[int, tuple[int, int]]],
         keep_hours: Callable[[float | None], float],
     ) -> None:
         """Take what is shown.
@@ -95,12 +111,15 @@ class RemotingRuntime:
             wall_ms: the clock, in epoch milliseconds.
             started_ms: when the process began.
             port: returns where this broker listens.
+            send_times: returns how long sends took, in ms, and how many failed, where that is known.
+            levels: returns the position and the end of each delay level with messages, by level.
             keep_hours: returns for how long log files are kept, after setting it where one is given.
         """
         self.changes, self.topics, self.store = changes, changes.topics, changes.store
         self.traffic, self.options = traffic, options
         self.replication, self.disk, self.wall_ms = replication, disk, wall_ms
         self.started_ms, self.port, self.keep_hours = started_ms, port, keep_hours
+        self.send_times, self.levels = send_times, levels
 
     def handles(self) -> dict[int, Handle]:
         """Return the handlers by code."""
@@ -137,16 +156,19 @@ class RemotingRuntime:
         return Reply(body=[dump_body({"table": table})])
 
     def rates(self) -> Mapping[str, str]:
-        """Return messages by the second, over 10, 60 and 600 s."""
+        """Return messages by the second, and pulls (found, missed, all), over 10, 60 and 600 s."""
         rates = self.traffic.rates()
-        put, got = (" ".join(f"{pair[number]:.2f}" for pair in rates) for number in (0, 1))
+        put, got, found, missed, total = (
+            " ".join(f"{number:.2f}" for number in numbers)
+            for numbers in (*zip(*rates, strict=True), [found + missed for _, _, found, missed in rates])
+        )
         return {
             "putTps": put,
             "getTransferedTps": got,
             "getTransferredTps": got,
-            "getTotalTps": got,
-            "getFoundTps": got,
-            "getMissTps": "0.00 0.00 0.00",
+            "getTotalTps": total,
+            "getFoundTps": found,
+            "getMissTps": missed,
             "timerEnqueueTps": "0.0",
             "timerDequeueTps": "0.0",
         }
@@ -154,11 +176,15 @@ class RemotingRuntime:
     def totals(self) -> Mapping[str, str]:
         """Return messages since the start, and as they were at the last two midnights."""
         traffic = self.traffic
-        size = self.store.written - self.store.min_offset
+        times, failed = self.send_times()
         return {
             "putMessageTimesTotal": str(traffic.put),
-            "putMessageSizeTotal": str(size),
-            "putMessageAverageSize": "0.0",
+            "putMessageSizeTotal": str(traffic.put_size),
+            "putMessageAverageSize": str(traffic.put_size / traffic.put if traffic.put else 0.0),
+            "putMessageFailedTimes": str(failed),
+            "putMessageDistributeTime": distribution(times),
+            "putLatency99": f"{0.0 if times is None else quantile(times, 0.99):.2f}",
+            "putLatency999": f"{0.0 if times is None else quantile(times, 0.999):.2f}",
             "msgPutTotalYesterdayMorning": str(traffic.put_at_midnight[0]),
             "msgPutTotalTodayMorning": str(traffic.put_at_midnight[1]),
             "msgPutTotalTodayNow": str(traffic.put),
@@ -181,14 +207,15 @@ class RemotingRuntime:
             "commitLogDiskRatio": ratio,
             "consumeQueueDiskRatio": ratio,
             "commitLogDirCapacity": f"Total : {readable(disk.total)}, Free : {readable(disk.free)}.",
+            **{f"scheduleMessageOffset_{level}": f"{at},{end}" for level, (at, end) in self.levels().items()},
         }
 
     # 315
 
     def show_stats(self, peer: Peer, request: Command) -> Reply:
-        """Show messages of a topic, or of a group on a topic."""
+        """Show a statistic."""
         name, text = request.text("statsName"), request.text("statsKey")
-        spans = self.spans(name, text)
+        spans = self.traffic.spans.get((name, text))
         if spans is None:
             return Reply(ResponseCode.SYSTEM_ERROR, remark=f"nothing is known as {name} of {text}")
         body = {
@@ -197,14 +224,6 @@ class RemotingRuntime:
             "statsMinute": snapshot(spans.last_minute()),
         }
         return Reply(body=[dump_body(body)])
-
-    def spans(self, name: str, text: str) -> Spans | None:
-        if name not in NUMS:
-            return None
-        if name == "TOPIC_PUT_NUMS":
-            return self.traffic.spans.get(text)
-        topic, _, group = text.partition("@")
-        return self.traffic.spans.get((topic, group))
 
     # 26 and 25
 
@@ -268,8 +287,9 @@ class RemotingRuntime:
         Raises:
             BadRequest: it can't be changed, or not to that.
         """
-        if name == "fileReservedTime" and value.isdecimal() and 1 <= int(value[:9]) <= HOURS_MAX:
-            return lambda: self.keep_hours(int(value))
+        if name == "fileReservedTime" and value.isdecimal() and len(value) <= HOURS_DIGITS_MAX:
+            if 1 <= int(value) <= HOURS_MAX:
+                return lambda: self.keep_hours(int(value))
         if name == "brokerPermission" and value in ("4", "6"):
             return lambda: self.changes.drain(drained=value == "4")
         if name == "autoCreateTopicEnable" and value in ("true", "false"):
@@ -312,6 +332,25 @@ class RemotingRuntime:
             "masterCommitLogMaxOffset": view.log_end,
         }
         return Reply(body=[dump_body(body)])
+
+
+def distribution(times: Histogram | None) -> str:
+    """Return how many sends took how long, as RocketMQ writes it."""
+    counts = dict.fromkeys((name for name, _ in PUT_TIMES), 0)
+    if times is not None:
+        for bound, count in zip((*times.bounds, float("inf")), times.counts, strict=True):
+            counts[next(name for name, end in PUT_TIMES if bound <= end)] += count
+    return "".join(f"[{name}]:{count} " for name, count in counts.items())
+
+
+def quantile(times: Histogram, share: float) -> float:
+    """Return the bound below which such a share of the times lies; the last one for what is beyond."""
+    wanted, seen = share * sum(times.counts), 0
+    for bound, count in zip(times.bounds, times.counts, strict=False):
+        seen += count
+        if seen >= wanted:
+            return bound if seen else 0.0
+    return times.bounds[-1]
 
 
 def snapshot(found: View) -> Mapping[str, Any]:

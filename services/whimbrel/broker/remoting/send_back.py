@@ -10,6 +10,7 @@ time, so 10 s, 30 s, 1 min and so on. The reply comes when the record is as dura
 RocketMQ: AbstractSendMessageProcessor.consumerSendMsgBack.
 """
 
+from collections.abc import Callable
 from dataclasses import replace
 from random import randrange
 
@@ -22,6 +23,7 @@ from whimbrel.broker.tables.topics import TopicTable
 from whimbrel.broker.timing.records import Onward
 from whimbrel.deferred import Deferred
 from whimbrel.errors import Forbidden, GroupNotFound, WhimbrelError
+from whimbrel.model.dead_letter import LEFT_OUT, known_origin
 from whimbrel.model.names import DEAD_LETTER_PREFIX, RETRY_PREFIX
 from whimbrel.model.properties import DELAY, ORIGIN_MESSAGE_ID, RETRY_TOPIC
 from whimbrel.model.topic import TopicConfig
@@ -45,10 +47,17 @@ class SendBack:
         internal: InternalAppender,
         *,
         levels: int,
+        sent_back: Callable[[str, str], None] = lambda topic, group: None,
     ) -> None:
-        """Take the tables, the store and what appends; `levels`: how many delay levels there are."""
+        """Take the tables, the store and what appends.
+
+        Args:
+            topics, groups: the tables. log: what is read of the store. internal: appends.
+            levels: how many delay levels there are.
+            sent_back: counts messages, by topic and group.
+        """
         self.topics, self.groups, self.log, self.internal = topics, groups, log, internal
-        self.levels = levels
+        self.levels, self.sent_back = levels, sent_back
 
     def handles(self) -> dict[int, Handle]:
         """Return the handlers by code."""
@@ -67,10 +76,10 @@ class SendBack:
         most = group.retry_max
         if request.version >= VERSION_WITH_MAXIMUM:
             most = request.int32("maxReconsumeTimes", most)
-        properties = message.properties
+        known = known_origin(message.properties, message.topic)
         added = [
-            (RETRY_TOPIC, properties.get(RETRY_TOPIC) or message.topic),
-            (ORIGIN_MESSAGE_ID, properties.get(ORIGIN_MESSAGE_ID) or message.offset_message_id),
+            (RETRY_TOPIC, known.get(RETRY_TOPIC) or message.topic),
+            (ORIGIN_MESSAGE_ID, known.get(ORIGIN_MESSAGE_ID) or message.offset_message_id),
         ]
         dead = level < 0 or message.reconsume_times >= most
         if dead:
@@ -84,10 +93,11 @@ class SendBack:
         times = min(message.reconsume_times + 1, INT_MAX)
         draft = onward_draft(
             message,
-            Onward(topic.name, tuple(added), (DELAY,) if dead else (), times),
+            Onward(topic.name, tuple(added), tuple(LEFT_OUT) if dead else (), times),
             randrange(topic.write_queues),
             self.internal.store_host(),
         )
+        self.sent_back(added[0][1], name)
         deferred: Deferred[Reply] = Deferred()
 
         def done(error: WhimbrelError | None) -> None:

@@ -11,13 +11,22 @@ in 5.x: consumers of `apache.rocketmq.v2` know messages by it. The type of a top
 to producers). Limits are those of sends by gRPC.
 
     DELAY=n             SCHEDULE_TOPIC_XXXX, queue n - 1; a greater n than there are levels is the last level
-    TIMER_DELIVER_MS    rmq_sys_wheel_timer, where the time is ahead; TIMER_DELAY_MS and _SEC likewise (5.x)
+    TIMER_DELAY_SEC     rmq_sys_wheel_timer, where the time is ahead; else TIMER_DELAY_MS, else
+                        TIMER_DELIVER_MS (5.x)
     TRAN_MSG=true       the half topic
     j >= l              of a send to %RETRY%group: %DLQ%group, at once
 
+A level or a time that is no number, or too far ahead, is refused; one that is over means at once.
+
 **A batch** (the header says so, not the code) holds messages one behind the other, big-endian: size i32,
 magic i32, CRC i32, flag i32, body length i32, body, properties length i16, properties. All go to one queue,
-with consecutive offsets, or none is stored. The header's properties are added to each, WAIT among them.
+with consecutive offsets, or none is stored. A message keeps its properties, and gets those of the header that
+it has not, WAIT among them; but for UNIQ_KEY, the batch's own id, which clients of 5.x send. What is delayed,
+or of a transaction, can't be in a batch, wherever that is said.
+
+**The broker's own marks are never a client's**: REPLAYED_FROM, HANDED_ON_FROM and PROPERTIES_LEFT_OUT, which
+RocketMQ does not know, are not stored of a send. Those that RocketMQ knows are stored, and not believed
+(`model/dead_letter.py`).
 
 Codes 10 and 12 mean that the messages are stored; what is refused is not.
 
@@ -33,7 +42,7 @@ from uuid import uuid4
 
 from whimbrel.broker.api.send import Detour
 from whimbrel.broker.produce.admission import Admission, MessageExtras, born_host_of
-from whimbrel.broker.produce.level_draft import level_of, levelled
+from whimbrel.broker.produce.level_draft import levelled, wanted_level
 from whimbrel.broker.remoting.group_creation import GroupCreation
 from whimbrel.broker.remoting.send_header import SendHeader, properties_of, properties_text, read_header
 from whimbrel.broker.tables.topics import TopicTable
@@ -65,7 +74,10 @@ from whimbrel.model.names import (
 from whimbrel.model.properties import (
     CLUSTER,
     DELAY,
+    HANDED_ON_FROM,
     KEYS,
+    PROPERTIES_LEFT_OUT,
+    REPLAYED_FROM,
     TAGS,
     TIMER_DELAY_MS,
     TIMER_DELAY_SEC,
@@ -89,7 +101,7 @@ from whimbrel.store.codec import (
 if TYPE_CHECKING:
     from whimbrel.broker.record_traces import Creation, RecordTraces
 
-__all__ = ["NOT_AT_ONCE", "REGION", "VERSION_WITH_MAXIMUM", "WAIT", "Sends", "failed", "refusal"]
+__all__ = ["NOT_PLAIN", "REGION", "VERSION_WITH_MAXIMUM", "WAIT", "Sends", "failed", "refusal"]
 
 WAIT = "WAIT"
 RECONSUME_TIME, MAX_RECONSUME_TIMES = "RECONSUME_TIME", "MAX_RECONSUME_TIMES"
@@ -101,11 +113,13 @@ MULTI_TAG = 2  # of the system flag
 VERSION_WITH_MAXIMUM = 121  # V3_4_9, whose maximum of redeliveries counts (RocketMQ: the same)
 BATCH_HEAD = struct.Struct(">iiiii")
 BATCH_MESSAGES_MAX = 65_536  # in 4 MiB there is room for more empty ones
-TIMES: Final = ((TIMER_DELAY_SEC, 1000), (TIMER_DELAY_MS, 1))  # relative ones, with their units in ms
-NUMBER_DIGITS_MAX = 15
+DELAYS: Final = ((TIMER_DELAY_SEC, 1000), (TIMER_DELAY_MS, 1))  # with their units in ms; the first one counts
+NUMBER_DIGITS_MAX = 19  # of a Java long
 RAW_TRACED: Final = (CONTEXT_PROPERTY.encode(), FALLBACK_PROPERTY.encode())
 TRACED: Final = frozenset((CONTEXT_PROPERTY, FALLBACK_PROPERTY))
 NOT_AT_ONCE: Final = frozenset((TRAN_MSG, DELAY, TIMER_DELIVER_MS, TIMER_DELAY_SEC, TIMER_DELAY_MS))
+OWN_MARKS: Final = frozenset((REPLAYED_FROM, HANDED_ON_FROM, PROPERTIES_LEFT_OUT))
+NOT_PLAIN: Final = NOT_AT_ONCE | OWN_MARKS  # a send with one of these takes the long way
 
 
 class Sends:
@@ -160,6 +174,8 @@ class Sends:
         topic = self.topic(header)
         queue_id = self.queue(topic, header.queue_id)
         waits = properties.get(WAIT, "true").lower() == "true" and admission.appender.waits
+        if not OWN_MARKS.isdisjoint(properties):
+            header.properties = properties = without_marks(properties)
         properties[CLUSTER] = self.cluster
         if header.batch:
             if header.topic.startswith(RETRY_PREFIX):
@@ -333,36 +349,37 @@ class Sends:
         """Return what is stored of a message, and what takes it until it may be delivered."""
         if NOT_AT_ONCE.isdisjoint(properties):
             return [draft], None
-        if properties.get(TRAN_MSG) == "true":
+        level, due_ms = self.wanted_time(properties)
+        if is_half(properties):
             return self.redirected(draft, MessageExtras(kind=MessageType.TRANSACTION))
-        level = properties.get(DELAY)
-        if level is not None:
-            return [levelled(draft, self.levels, level_of(level))], None
-        due_ms = self.due(properties)
+        if level:
+            return [levelled(draft, self.levels, level)], None
         if due_ms:
             return self.redirected(draft, MessageExtras(kind=MessageType.DELAY, delivery_ms=due_ms))
         return [draft], None
 
-    def due(self, properties: dict[str, str]) -> int:
-        """Return when a message is to be delivered, in epoch ms; 0 for at once.
+    def wanted_time(self, properties: dict[str, str]) -> tuple[int, int]:
+        """Return a message's delay level, or when it is to be delivered, in epoch ms; (0, 0): at once.
 
         Raises:
-            IllegalDeliveryTime: that is too far ahead.
+            IllegalDeliveryTime: that is no number, or too far ahead.
         """
-        text = properties.get(TIMER_DELIVER_MS)
+        if DELAY in properties:
+            return wanted_level(properties[DELAY]), 0
         now = self.admission.clock()
         due_ms = 0
-        if text is not None:
-            due_ms = number_of(text)
+        for name, unit in DELAYS:
+            if name in properties:
+                due_ms = now + number_of(name, properties[name]) * unit
+                break
         else:
-            for name, unit in TIMES:
-                if name in properties:
-                    due_ms = now + number_of(properties[name]) * unit
+            if TIMER_DELIVER_MS in properties:
+                due_ms = number_of(TIMER_DELIVER_MS, properties[TIMER_DELIVER_MS])
         if due_ms > now + self.delay_max_ms:
             raise IllegalDeliveryTime(
                 f"the delivery time is more than {self.delay_max_ms / 3_600_000:g} hours ahead"
             )
-        return due_ms if due_ms > now else 0
+        return 0, due_ms if due_ms > now else 0
 
     def redirected(
         self, draft: RecordDraft, extras: MessageExtras
@@ -378,11 +395,12 @@ class Sends:
 
         Raises:
             MessageCorrupted: the body is no batch, or a message of it can't be in one.
+            IllegalDeliveryTime: its time or level is none.
         """
         drafts: list[RecordDraft] = []
         common, at, end = header.properties, 0, len(body)
-        if DELAY in common or TRAN_MSG in common:
-            raise MessageCorrupted("messages of a batch can't be delayed, or belong to a transaction")
+        self.check_at_once(common)
+        common.pop(UNIQ_KEY, None)
         try:
             while at < end:
                 size, _, _, flag, length = BATCH_HEAD.unpack_from(body, at)
@@ -394,7 +412,12 @@ class Sends:
                 if len(drafts) >= BATCH_MESSAGES_MAX:
                     raise BadRequest(f"a batch may have {BATCH_MESSAGES_MAX} messages")
                 own = properties_of(body[stop + 2 : at + size].decode("utf-8", "replace"))
-                own |= common
+                if not NOT_PLAIN.isdisjoint(own):
+                    own = without_marks(own)
+                    self.check_at_once(own)
+                for name, value in common.items():
+                    own.setdefault(name, value)
+                own[CLUSTER] = self.cluster
                 draft = self.draft(
                     peer, header.topic, queue_id, body[start:stop], own, header.born_ms, header.sys_flag,
                     flag, header.reconsume_times,
@@ -406,6 +429,15 @@ class Sends:
         if not drafts:
             raise MessageCorrupted("the batch holds no message")
         return drafts
+
+    def check_at_once(self, properties: dict[str, str]) -> None:
+        """Raise MessageCorrupted where a message of a batch, or all, would not be delivered at once."""
+        if not NOT_AT_ONCE.isdisjoint(properties) and (
+            is_half(properties) or self.wanted_time(properties) != (0, 0)
+        ):
+            raise MessageCorrupted(
+                "messages of a batch can't be delayed, or belong to a transaction: send them alone"
+            )
 
 
 def failed(error: WhimbrelError) -> Reply:
@@ -427,6 +459,23 @@ def has_context(draft: RecordDraft) -> bool:
     return any(name in draft.properties for name in RAW_TRACED)
 
 
-def number_of(text: str) -> int:
-    """Return a property's number; 0 for what is none."""
-    return int(text) if text.isascii() and text.isdigit() and len(text) <= NUMBER_DIGITS_MAX else 0
+def is_half(properties: dict[str, str]) -> bool:
+    """Return whether a message waits for the end of its transaction."""
+    return properties.get(TRAN_MSG) == "true"
+
+
+def without_marks(properties: dict[str, str]) -> dict[str, str]:
+    """Return properties without those that are the broker's own marks."""
+    return {name: value for name, value in properties.items() if name not in OWN_MARKS}
+
+
+def number_of(name: str, text: str) -> int:
+    """Return a property's number.
+
+    Raises:
+        IllegalDeliveryTime: it is none.
+    """
+    digits = text.removeprefix("-")
+    if not (digits.isascii() and digits.isdigit() and len(digits) <= NUMBER_DIGITS_MAX):
+        raise IllegalDeliveryTime(f"{name}={text[:32]!r} is no number")
+    return int(text)

@@ -23,9 +23,10 @@ from dataclasses import replace
 from whimbrel.broker.api.table_changes import TableChanges, checked_permission, checked_queues
 from whimbrel.broker.consume.positions import Positions
 from whimbrel.broker.remoting.clients import subscription_data
+from whimbrel.broker.remoting.traffic import PUT, Traffic
 from whimbrel.broker.tables.remoting_clients import RemotingClients
 from whimbrel.errors import BadRequest, TopicNotFound
-from whimbrel.model.topic import MessageType, TopicConfig
+from whimbrel.model.topic import DataVersion, MessageType, TopicConfig
 from whimbrel.rpc.remoting.codes import RequestCode
 from whimbrel.rpc.remoting.command import Command
 from whimbrel.rpc.remoting.fastjson import MessageQueue, dump_body
@@ -34,6 +35,15 @@ from whimbrel.rpc.remoting.handlers import Handle, Peer, Reply
 __all__ = ["ON_SLAVE", "RemotingTopics", "altered_type"]
 
 TYPE_ATTRIBUTE = "message.type"
+# Of attributes of RocketMQ's whose other values are not served: batch queues, and compaction.
+ONLY_VALUES = {"queue.type": "SimpleCQ", "cleanup.policy": "DELETE"}
+TYPES = tuple(kind for kind in MessageType if kind is not MessageType.LITE)
+# Of static topics (5.x), of which there are none.
+NO_MAPPINGS = {
+    "mappingDataVersion": DataVersion(timestamp=0, counter=0).bean(),
+    "topicQueueMappingDetailMap": {},
+    "topicQueueMappingInfoMap": {},
+}
 FILTER_TYPES = ("SINGLE_TAG", "MULTI_TAG")
 ATTRIBUTES_CHARS_MAX = 4096
 ENTRIES_MAX = 1024  # of a queue, in a reply
@@ -44,11 +54,17 @@ class RemotingTopics:
     """Handles these requests. On the loop's thread."""
 
     def __init__(
-        self, changes: TableChanges, clients: RemotingClients, positions: Positions, *, broker_name: str
+        self,
+        changes: TableChanges,
+        clients: RemotingClients,
+        positions: Positions,
+        traffic: Traffic,
+        *,
+        broker_name: str,
     ) -> None:
-        """Take the tables with what changes them, and who consumes."""
+        """Take the tables with what changes them, who consumes, and rates."""
         self.changes, self.topics, self.store = changes, changes.topics, changes.store
-        self.clients, self.positions = clients, positions
+        self.clients, self.positions, self.traffic = clients, positions, traffic
         self.broker_name = broker_name
 
     def handles(self) -> dict[int, Handle]:
@@ -113,7 +129,7 @@ class RemotingTopics:
         """Show how far the queues of a topic go."""
         topic = self.find(request)
         table = {}
-        for queue_id in range(max(topic.read_queues, topic.write_queues)):
+        for queue_id in self.store.queue_ids(topic.name, max(topic.read_queues, topic.write_queues)):
             low, high = self.store.queue_range(topic.name, queue_id)
             newest = self.store.queue_units(topic.name, queue_id, high - 1, 1) if high > low else []
             table[MessageQueue(self.broker_name, queue_id, topic.name)] = {
@@ -121,7 +137,9 @@ class RemotingTopics:
                 "maxOffset": high,
                 "minOffset": low,
             }
-        return Reply(body=[dump_body({"offsetTable": table})])
+        spans = self.traffic.spans.get((PUT, topic.name))
+        rate = 0.0 if spans is None else spans.last_minute().tps
+        return Reply(body=[dump_body({"offsetTable": table, "topicPutTps": rate})])
 
     def show(self, peer: Peer, request: Command) -> Reply:
         """Show a topic's configuration."""
@@ -129,7 +147,7 @@ class RemotingTopics:
 
     def show_all(self, peer: Peer, request: Command) -> Reply:
         """Show the configuration of all topics."""
-        return Reply(body=[self.topics.encode(pretty=False).encode()])
+        return Reply(body=[self.topics.encode(pretty=False, more=NO_MAPPINGS).encode()])
 
     def groups_of(self, peer: Peer, request: Command) -> Reply:
         """List the groups that consume a topic, or have."""
@@ -194,7 +212,8 @@ def altered_type(attributes: str) -> MessageType | None:
     """Return the type of messages that attributes of a request set; None where they leave it.
 
     Raises:
-        BadRequest: they can't be read, or name an unknown type.
+        BadRequest: they can't be read, or ask for what is not done here: a topic that is said to be made so,
+            and is not, would be found out much later.
     """
     if len(attributes) > ATTRIBUTES_CHARS_MAX:
         raise BadRequest(f"the attributes have more than {ATTRIBUTES_CHARS_MAX} characters")
@@ -206,7 +225,13 @@ def altered_type(attributes: str) -> MessageType | None:
             raise BadRequest(f"attribute {one[:40]!r} is neither +name=value nor -name")
         if name == TYPE_ATTRIBUTE:
             value = value.strip() if sign == "+" else MessageType.NORMAL
-            if value not in MessageType.__members__:
-                raise BadRequest(f"{TYPE_ATTRIBUTE} is none of {', '.join(MessageType)}: {value[:40]!r}")
+            if value not in TYPES:
+                raise BadRequest(f"{TYPE_ATTRIBUTE} is none of {', '.join(TYPES)}: {value[:40]!r}")
             kind = MessageType(value)
+        elif sign == "+" and ONLY_VALUES.get(name) != value.strip():
+            only = ", ".join(f"{known}={text}" for known, text in ONLY_VALUES.items())
+            raise BadRequest(
+                f"the attribute {one[:80]!r} is not served here, and nothing was changed: besides"
+                f" {TYPE_ATTRIBUTE} there are {only}"
+            )
     return kind

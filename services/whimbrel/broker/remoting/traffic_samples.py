@@ -2,13 +2,27 @@
 
 import time
 from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
 
 from whimbrel.broker.consume.leases import LeaseTable
-from whimbrel.broker.remoting.traffic import SAMPLE_S, Collector, Key, Traffic
+from whimbrel.broker.remoting.traffic import (
+    GOT,
+    GOT_SIZE,
+    PUT,
+    PUT_SIZE,
+    SAMPLE_S,
+    Collector,
+    Key,
+    Traffic,
+    of_group,
+)
 from whimbrel.broker.tables.topics import TopicTable
 from whimbrel.store.store import MessageStore
 
-__all__ = ["TrafficSamples", "local_day"]
+if TYPE_CHECKING:
+    from whimbrel.broker.metrics import Counted
+
+__all__ = ["TrafficSamples", "local_day", "sizes_of"]
 
 STEP = 20_000  # queues and positions in a sweep, which comes each second: some 5 ms
 
@@ -23,12 +37,19 @@ class TrafficSamples:
         store: MessageStore,
         leases: LeaseTable,
         *,
+        sizes: Callable[[], Iterator[tuple[Key, int]]],
         clock: Callable[[], float],
         wall_ms: Callable[[], int],
     ) -> None:
-        """Take what is sampled, and the clocks: a monotonic one in seconds, and epoch milliseconds."""
+        """Take what is sampled.
+
+        Args:
+            traffic: takes the samples. topics, store, leases: what they are of.
+            sizes: yields the bytes that came and went since the start, where they are added up.
+            clock, wall_ms: a monotonic one in seconds, and epoch milliseconds.
+        """
         self.traffic, self.topics, self.store, self.leases = traffic, topics, store, leases
-        self.clock, self.wall_ms = clock, wall_ms
+        self.sizes, self.clock, self.wall_ms = sizes, clock, wall_ms
         self.collector: Collector | None = None
         self.due = clock()  # when the next sample begins
 
@@ -40,18 +61,31 @@ class TrafficSamples:
                 return
             self.collector, self.due = Collector(self.items()), max(self.due + SAMPLE_S, now)
         if self.collector.step(STEP):
-            self.traffic.sample(self.collector.counts, now, local_day(self.wall_ms()))
+            self.traffic.sample(self.collector.counts, now, local_day(self.wall_ms()), self.store.written)
             self.collector = None
 
     def items(self) -> Iterator[tuple[Key, int]]:
-        """Yield the ends of the queues of clients' topics, and the positions of groups."""
+        """Yield the ends of the queues of clients' topics, the positions of groups, and sizes."""
         is_system = self.topics.is_system
         for (topic, _), queue in list(self.store.queues.by_key.items()):
             if not is_system(topic):
-                yield topic, queue.max
+                yield (PUT, topic), queue.max
         for group, topic, (_, _, committed) in self.leases.positions():
             if committed >= 0 and not is_system(topic):
-                yield (topic, group), committed
+                yield (GOT, of_group(topic, group)), committed
+        yield from self.sizes()
+
+
+def sizes_of(counted: "Counted | None", is_system: Callable[[str], bool]) -> Iterator[tuple[Key, int]]:
+    """Yield the bytes of clients' messages that metrics have added up, if they do."""
+    if counted is None:
+        return
+    for (topic,), sizes in counted.sizes.items():
+        if not is_system(topic):
+            yield (PUT_SIZE, topic), int(sizes.total)
+    for (topic, group), sent in counted.delivered.items():
+        if not is_system(topic):
+            yield (GOT_SIZE, of_group(topic, group)), sent.bytes
 
 
 def local_day(wall_ms: int) -> int:

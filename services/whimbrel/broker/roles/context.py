@@ -100,7 +100,7 @@ class BrokerContext:
         self.clients = Clients()
         self.remoting_clients = RemotingClients(compile_filter)
         self.queue_locks = QueueLocks()
-        self.traffic = Traffic()
+        self.traffic = Traffic(options.cluster)
         self.started_ms = machine.wall_ms()
         self.assignments = Assignments(self.ask_nameserver)
         self.elector: Elector | None = None

@@ -229,7 +229,10 @@ class MasterRole(Role):
         self.open_upkeep()
         self.appender.refusal = self.leadership.refusal
         internal = self.internal = InternalAppender(
-            self.context.topics, self.appender, store_host=lambda: self.admission.store_host
+            self.context.topics,
+            self.appender,
+            store_host=lambda: self.admission.store_host,
+            sealed=self.store.options.append_property_crc,
         )
         if self.traces is not None:
             by_majority = options.by_majority
@@ -259,7 +262,14 @@ class MasterRole(Role):
     def special_requests(self, sends: RemotingSends) -> list[dict[int, RemotingHandle]]:
         """Return the handlers of requests of the remoting protocol that only a master serves."""
         context, store = self.context, self.store
-        back = SendBack(context.topics, context.groups, store, self.internal, levels=len(store.delays_ms))
+        back = SendBack(
+            context.topics,
+            context.groups,
+            store,
+            self.internal,
+            levels=len(store.delays_ms),
+            sent_back=context.traffic.sent_back,
+        )
         ends = EndTransactions(self.transactions, store, context.remoting_clients, self.ending.ask)
         replies = Replies(
             sends,

@@ -55,6 +55,7 @@ class RemotingMessages:
             passes=store.passes,
         )
         self.pulls.on_delivered = role.receives.on_delivered
+        self.pulls.on_pull = context.traffic.pulled
         self.pulls.redirect = self.positions.redirect
         self.records = Records(store)
         self.clients, self.pulled, self.clock = context.remoting_clients, PulledQueues(), self.pulls.clock

@@ -15,8 +15,10 @@ from whimbrel.broker.remoting.positions import RemotingPositions
 from whimbrel.broker.remoting.resets import RemotingResets
 from whimbrel.broker.remoting.runtime import DiskState, RemotingRuntime
 from whimbrel.broker.remoting.topics import RemotingTopics
-from whimbrel.broker.remoting.traffic_samples import TrafficSamples
+from whimbrel.broker.remoting.traffic_samples import TrafficSamples, sizes_of
 from whimbrel.machine import Files
+from whimbrel.metrics import Histogram
+from whimbrel.model.names import SCHEDULE_TOPIC
 from whimbrel.rpc.remoting.codes import RequestCode
 from whimbrel.rpc.remoting.handlers import Handle, Peer
 from whimbrel.store.codec import unpack_host
@@ -25,10 +27,20 @@ from whimbrel.store.options import Retention
 from whimbrel.store.retention import DiskUse
 
 if TYPE_CHECKING:
+    from whimbrel.broker.roles.context import BrokerContext
     from whimbrel.broker.roles.role import Role
 
 __all__ = ["CHANGING", "ROUTED_S", "RemotingParts", "make_parts"]
 
+# How sends are called, by both protocols.
+SENDS: frozenset[str | int] = frozenset(
+    (
+        "SendMessage",
+        RequestCode.SEND_MESSAGE,
+        RequestCode.SEND_MESSAGE_V2,
+        RequestCode.SEND_BATCH_MESSAGE,
+    )
+)
 ROUTED_S = 1.0  # how long a nameserver may take to know a new topic, until clients are told anyway
 
 # What changes this broker's state beyond messages and offsets of clients.
@@ -98,7 +110,7 @@ def make_parts(role: "Role") -> RemotingParts:
     changes = TableChanges(topics, groups, role.consumption, role.store, master=master)
     name, traffic = role.options.name, context.traffic
     topic_part = RemotingTopics(
-        changes, context.remoting_clients, role.consumption.positions, broker_name=name
+        changes, context.remoting_clients, role.consumption.positions, traffic, broker_name=name
     )
     stats = RemotingConsumeStats(
         changes,
@@ -126,6 +138,8 @@ def make_parts(role: "Role") -> RemotingParts:
         wall_ms=machine.wall_ms,
         started_ms=context.started_ms,
         port=lambda: context.port,
+        send_times=lambda: sends_of(context),
+        levels=lambda: levels_of(role),
         keep_hours=lambda hours: keep_hours(role, hours),
     )
     samples = TrafficSamples(
@@ -133,6 +147,7 @@ def make_parts(role: "Role") -> RemotingParts:
         topics,
         role.store,
         role.consumption.table,
+        sizes=lambda: sizes_of(context.counted, topics.is_system),
         clock=machine.monotonic,
         wall_ms=machine.wall_ms,
     )
@@ -173,3 +188,19 @@ def keep_hours(role: "Role", hours: float | None) -> float:
         writer.options = replace(writer.options, reserved_hours=hours)
         role.page.broker_retention = Retention.of(writer.options)
     return writer.options.reserved_hours
+
+
+def sends_of(context: "BrokerContext") -> tuple[Histogram | None, int]:
+    """Return how long sends took, in ms, and how many failed; None and 0 without metrics."""
+    counted = context.counted
+    return (None, 0) if counted is None else (counted.calls.of(SENDS), counted.calls.failed(SENDS))
+
+
+def levels_of(role: "Role") -> dict[int, tuple[int, int]]:
+    """Return the position and the end of each delay level that has messages, by level."""
+    found = {}
+    for queue_id in range(len(role.store.delays_ms)):
+        low, high = role.store.queue_range(SCHEDULE_TOPIC, queue_id)
+        if low < high:
+            found[queue_id + 1] = min(role.context.delays.position(queue_id + 1), high), high
+    return found

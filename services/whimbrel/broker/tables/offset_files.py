@@ -6,6 +6,8 @@ the store is opened, so that a store which RocketMQ has used goes on here: the l
 and the file's counts.
 
     consumerOffset.json   `topic@group` → queue id → next offset to consume
+    lmqConsumerOffset.json  the same, where a broker of RocketMQ 5 with `enableLmq` keeps those of all groups:
+                          it counts where it is newer, and is never written
     delayOffset.json      delay level → next offset to deliver (`timing/levels.py`); slaves get the text
 """
 
@@ -25,6 +27,7 @@ logger = logging.getLogger(__name__)
 
 EXPORT_INTERVAL_S = 5.0  # RocketMQ's flushConsumerOffsetInterval
 
+LMQ_FILE = "lmqConsumerOffset.json"
 QUEUE_ID_MAX = (1 << 31) - 1  # an int32 in records and lease entries
 NAME_BYTES_MAX = 255  # of a topic or group in lease entries
 
@@ -70,12 +73,21 @@ class OffsetFile:
         self.written: Offsets | None = None
 
     def load(self) -> dict[tuple[str, str], dict[int, int]]:
-        """Return what the file holds; empty when there is none.
+        """Return what the file holds, or the newer one of RocketMQ's `enableLmq`; empty when there is none.
 
         Raises:
-            StoreError: it is damaged, and so is its predecessor.
+            StoreError: one is damaged, and so is its predecessor.
         """
         offsets, _ = jsonconfig.open_own(self.path, self.take, self.files)
+        own, self.version = self.version, DataVersion(timestamp=0, counter=0)
+        path = self.path.with_name(LMQ_FILE)
+        of_lmq, _ = jsonconfig.open_own(path, self.take, self.files)
+        theirs = self.version
+        newer = (theirs.timestamp, theirs.counter) > (own.timestamp, own.counter)
+        if of_lmq and (newer or not offsets):
+            logger.warning("offsets of groups are taken from %s, newer than %s", path, self.path.name)
+            return {**(offsets or {}), **of_lmq}
+        self.version = own
         return offsets or {}
 
     def take(self, content: Any) -> dict[tuple[str, str], dict[int, int]]:

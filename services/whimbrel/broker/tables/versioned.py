@@ -12,6 +12,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Generic, Protocol, Self, TypeVar
 
 from whimbrel.broker.tables.table_text import TableText
@@ -24,6 +25,8 @@ from whimbrel.store import jsonconfig
 __all__ = ["CHANGED_NAMES_MAX", "Named", "VersionedTable"]
 
 CHANGED_NAMES_MAX = 4096  # remembered of the last changes; who is further behind gets the whole table
+
+NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 logger = logging.getLogger(__name__)
 
@@ -214,10 +217,10 @@ class VersionedTable(Generic[T]):
             removed=tuple(name for name in names if name not in self.rows),
         )
 
-    def encode(self, *, pretty: bool = True) -> str:
-        """Return the file's text."""
+    def encode(self, *, pretty: bool = True, more: Mapping[str, Any] = NOTHING) -> str:
+        """Return the file's text, with more top-level fields."""
         text = self.text if pretty else self.compact_text
-        whole = b"".join(self.pieces(text, text.of(self.rows), self.version)).decode()
+        whole = b"".join(self.pieces(text, text.of(self.rows), self.version, more)).decode()
         self.compact_text.forget_body()  # nothing is added to it
         return whole
 
@@ -237,9 +240,9 @@ class VersionedTable(Generic[T]):
             raise StoreError(f"no rows of {self.path.name}: {error!r}") from error
 
     def pieces(
-        self, text: TableText[T], body: bytearray, version: DataVersion
+        self, text: TableText[T], body: bytearray, version: DataVersion, more: Mapping[str, Any] = NOTHING
     ) -> tuple[bytes, bytearray, bytes]:
-        return text.pieces(body, self.table_key, {**self.rest, "dataVersion": version.bean()})
+        return text.pieces(body, self.table_key, {**more, **self.rest, "dataVersion": version.bean()})
 
     def save(self, body: bytearray, version: DataVersion) -> None:
         jsonconfig.save_pieces(self.path, self.pieces(self.text, body, version), self.files)

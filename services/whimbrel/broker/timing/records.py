@@ -19,6 +19,7 @@ RocketMQ's.
 
 from typing import NamedTuple
 
+from whimbrel.broker.produce.copied_text import check_waiting
 from whimbrel.broker.produce.internal_append import onward_draft
 from whimbrel.model.names import TIMER_TOPIC
 from whimbrel.model.properties import (
@@ -68,13 +69,18 @@ def number(text: str | None) -> int:
 
 
 def waiting(draft: RecordDraft, due_ms: int) -> RecordDraft:
-    """Return the record to store instead of a message's own, until it is due."""
+    """Return the record to store instead of a message's own, until it is due.
+
+    Raises:
+        PropertiesTooLarge: it has too many properties to wait.
+    """
     added = (
         f"{TIMER_OUT_MS}\x01{out_time(due_ms)}\x02{REAL_TOPIC}\x01{draft.topic}\x02"
         f"{REAL_QUEUE_ID}\x01{draft.queue_id}\x02"
     )
     draft.properties += added.encode()
     draft.topic, draft.queue_id = TIMER_TOPIC, TIMER_QUEUE
+    check_waiting(draft)
     return draft
 
 

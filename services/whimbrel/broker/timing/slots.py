@@ -22,7 +22,7 @@ from whimbrel.broker.tables.topics import TopicTable
 from whimbrel.broker.timing import records
 from whimbrel.broker.timing.effects import Doubt
 from whimbrel.broker.timing.waiting import read_waiting
-from whimbrel.errors import PropertiesTooLarge, Refused, StoreError, StoreFull, WhimbrelError
+from whimbrel.errors import Refused, StoreError, StoreFull, WhimbrelError
 from whimbrel.model.names import TIMER_TOPIC
 from whimbrel.model.properties import (
     REAL_QUEUE_ID,
@@ -259,13 +259,6 @@ class SlotReader:
         slot.in_flight += 1
         self.internal.append(draft, done)
         appended = True
-        if refused and isinstance(refused[0], PropertiesTooLarge):
-            # Two properties more than it waited with: without them it fits.
-            draft.properties = message.properties_raw
-            refused.clear()
-            appended = False
-            self.internal.append(draft, done)
-            appended = True
         if refused:
             slot.in_flight -= 1
             raise refused[0] if isinstance(refused[0], Refused) else StoreFull(str(refused[0]))

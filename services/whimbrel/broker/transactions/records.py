@@ -15,6 +15,7 @@ RocketMQ: TransactionalMessageBridge, EndTransactionProcessor.
 import struct
 from collections.abc import Iterable
 
+from whimbrel.broker.produce.copied_text import check_waiting, copied_text
 from whimbrel.broker.produce.replay import host_bytes
 from whimbrel.broker.transactions.table import OpenTransaction
 from whimbrel.errors import CorruptRecord
@@ -69,13 +70,18 @@ HEAD_BYTES = max(HEAD_SIZES.values())
 
 
 def make_half(draft: RecordDraft) -> None:
-    """Turn the draft of a transaction's message into its half."""
+    """Turn the draft of a transaction's message into its half.
+
+    Raises:
+        PropertiesTooLarge: it has too many properties to wait.
+    """
     message_id = draft.keys[0]
     draft.properties += (
         f"{TRANSACTION_ID}\x01{message_id}\x02"
         f"{REAL_TOPIC}\x01{draft.topic}\x02{REAL_QUEUE_ID}\x01{draft.queue_id}\x02"
     ).encode()
     draft.topic, draft.queue_id = HALF_TOPIC, 0
+    check_waiting(draft)
 
 
 def open_transaction(half: StoredMessage) -> OpenTransaction:
@@ -147,13 +153,7 @@ def moved_draft(half: StoredMessage) -> RecordDraft:
 
 def with_check_times(raw: bytes, count: int) -> bytes:
     """Return a property text that says how often producers were asked."""
-    return without(raw, CHECK_TIMES) + f"{CHECK_TIMES}\x01{count}\x02".encode()
-
-
-def without(raw: bytes, name: str) -> bytes:
-    """Return a property text without one name, closed by a separator."""
-    head = f"{name}\x01".encode()
-    return b"".join(pair + b"\x02" for pair in raw.split(b"\x02") if pair and not pair.startswith(head))
+    return copied_text(raw, ((CHECK_TIMES, str(count)),))
 
 
 def op_draft(half_offsets: Iterable[int], *, now_ms: int, host: bytes) -> RecordDraft:

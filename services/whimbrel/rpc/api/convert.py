@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from whimbrel.errors import BadRequest, CorruptRecord, WhimbrelError, error_for_code
+from whimbrel.errors import BadRequest, WhimbrelError, error_for_code
 from whimbrel.model.cluster import (
     AbsentBroker,
     BrokerStatus,
@@ -278,27 +278,29 @@ def message_to_send(
     )
 
 
-def inflated(body: bytes, message_id: str) -> bytes:
+def inflated(body: bytes) -> tuple[bytes, str]:
+    """Return what a compressed body holds, and ""; or the body as it is, and why it can't be had."""
     engine = zlib.decompressobj(GZIP_OR_ZLIB)
     try:
         plain = engine.decompress(body, INFLATED_BYTES_MAX)
     except zlib.error as error:
-        raise CorruptRecord(f"the body of message {message_id} does not decompress: {error}") from error
+        return body, f"the body does not decompress: {error}"
     if engine.unconsumed_tail:
-        raise CorruptRecord(f"the body of message {message_id} inflates to over {INFLATED_BYTES_MAX} bytes")
-    return plain
+        return body, f"the body inflates to over {INFLATED_BYTES_MAX} bytes"
+    if not engine.eof:
+        return body, "the compressed body has no end"
+    return plain, ""
 
 
 def received_message(message: v2.Message, queue: Queue) -> ReceivedMessage:
     """Return a delivered or pulled message; compressed bodies are inflated.
 
-    Raises:
-        CorruptRecord: the body is labelled as compressed and does not decompress.
+    One that can't be inflated is marked: others come in the same answer.
     """
     system = message.system_properties
-    body = message.body
-    if system.body_encoding == v2.GZIP:
-        body = inflated(body, system.message_id)
+    body, corrupted = message.body, ""
+    if system.body_encoding == v2.GZIP and body:  # an empty one is not compressed
+        body, corrupted = inflated(body)
     return ReceivedMessage(
         topic=message.topic.name or queue.topic,
         body=body,
@@ -321,6 +323,7 @@ def received_message(message: v2.Message, queue: Queue) -> ReceivedMessage:
         receipt_handle=system.receipt_handle,
         delivery_attempt=system.delivery_attempt,
         trace_context=system.trace_context if system.HasField("trace_context") else None,
+        corrupted=corrupted,
     )
 
 

@@ -9,7 +9,7 @@ that waited for messages: their times tell how long there were none, not how lon
 """
 
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from functools import cache
 
 from whimbrel.metrics import OTHER, SERIES_MAX, Family, Histogram, Labels, Point
@@ -23,6 +23,7 @@ __all__ = ["CallTimes", "server_families"]
 BOUNDS_MS = (0.1, 0.3, 1.0, 3.0, 5.0, 7.0, 10.0, 100.0, 1000.0, 2000.0, 3000.0)
 POLLS = frozenset({"ReceiveMessage", "PullMessage", RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE})
 REQUEST_CODES, RESPONSE_CODES = frozenset(RequestCode), frozenset(ResponseCode)
+WELL = frozenset({v2.OK, "OK", ResponseCode.SUCCESS})  # how calls end that did what they were to
 LABELS = ("protocol_type", "request_code", "response_code", "is_long_polling", "result")
 
 
@@ -55,6 +56,19 @@ class CallTimes:
         milliseconds = seconds * 1000
         found.counts[bisect_left(BOUNDS_MS, milliseconds)] += count
         found.total += milliseconds * count
+
+    def of(self, methods: Collection[str | int]) -> Histogram | None:
+        """Return how long calls of some methods took, in ms; None where there were none."""
+        found = [one for (method, _, _), one in list(self.by_key.items()) if method in methods]
+        return merge(found) if found else None
+
+    def failed(self, methods: Collection[str | int]) -> int:
+        """Return how many calls of some methods ended otherwise than well."""
+        return sum(
+            sum(one.counts)
+            for (method, ended, _), one in list(self.by_key.items())
+            if method in methods and ended not in WELL
+        )
 
     def points(self) -> Iterator[Point]:
         """Yield the histograms; deferred calls that are no polls are merged with immediate ones."""

@@ -59,7 +59,7 @@ class DerivedFiles:
         begin, end: of the log.
         entries_due, keys_due: records below must have their entries in queues and index.
         fault: why the log ends there; "" for a regular end.
-        index: paths of the index files.
+        index: paths of the index files. index_tags: whether tags are keys there.
         deleted_offsets: by queue, the offset at which a deleted topic ended.
         broken: queues whose files can't be read, and why.
     """
@@ -75,6 +75,7 @@ class DerivedFiles:
     queue_file_size: int
     index_slots: int
     index_entries: int
+    index_tags: bool
     queues: tuple[QueueFile, ...]
     index: tuple[Path, ...]
     deleted_offsets: dict[tuple[str, int], int]
@@ -114,6 +115,7 @@ def describe_derived_files(root: Path, index_slots: int) -> DerivedFiles:
         options.consumequeue_file_size,
         options.index_slots,
         options.index_entries,
+        options.index_tags,
         queues,
         tuple(list_index_files(root / "index")),
         {

@@ -4,7 +4,8 @@ The rules are those of `store/dispatch.py` and `store/indexer.py`, here for many
 
 - Prepared and rolled-back transactions have no unit; rolled-back ones have no keys.
 - A unit has the hash of the tag; in the topic of delayed messages, the time of delivery.
-- The index has UNIQ_KEY, then every word of KEYS, under the hash of `topic#key`.
+- The index has UNIQ_KEY, then every word of KEYS, under the hash of `topic#key`; then the tag, where
+  tags are keys.
 """
 
 from dataclasses import dataclass
@@ -24,6 +25,7 @@ from whimbrel.store.codec import (
     TRANSACTION_ROLLBACK,
     index_key_hash,
     prefix_hash,
+    tag_key,
     tags_code,
 )
 from whimbrel.store.columns import Records, Topics
@@ -130,8 +132,8 @@ def times_of(records: Records, rows: Ints, delays_ms: tuple[int, ...], tags: Int
     )
 
 
-def keys_of(records: Records) -> IndexKeys:
-    """Return the keys of records."""
+def keys_of(records: Records, *, tags: bool) -> IndexKeys:
+    """Return the keys of records, and their tags if those are keys."""
     records = records.pick((records.head["sys_flag"] & TRANSACTION_MASK) != TRANSACTION_ROLLBACK)
     if not len(records):
         return IndexKeys(*(np.zeros(0, np.int64),) * 3)
@@ -139,16 +141,21 @@ def keys_of(records: Records) -> IndexKeys:
     pairs = Pairs(records)
     unique = pairs.value_of(RAW_UNIQ_KEY, pa.string())
     words = pc.split_pattern(pairs.value_of(RAW_KEYS, pa.string()), " ")
-    rows = np.concatenate(
-        [np.arange(len(records)), np.asarray(pc.list_parent_indices(words)).astype(np.int64)]
-    )
-    texts = pa.concat_arrays([unique, pc.list_flatten(words)])
-    there = np.asarray(pc.fill_null(pc.greater(pc.binary_length(texts), 0), False))
-    rows, texts = rows[there], texts.filter(pa.array(there))
-    hashes = key_hashes(topics.names, topics.ids[rows], texts)
-    order = np.argsort(rows, kind="stable")  # UNIQ_KEY before the words of its record
-    rows = rows[order]
-    return IndexKeys(records.ints("physical_offset")[rows], hashes[order], records.ints("stored_ms")[rows])
+    all_rows = np.arange(len(records))
+    rows = [all_rows, np.asarray(pc.list_parent_indices(words)).astype(np.int64)]
+    texts = [unique, pc.list_flatten(words)]
+    if tags:
+        rows.append(all_rows)
+        tag = pairs.value_of(RAW_TAGS, pa.string())
+        tag_keys = pc.binary_join_element_wise(tag_key(""), tag, "")
+        texts.append(pc.if_else(pc.greater(pc.binary_length(tag), 0), tag_keys, None))
+    keys = pa.concat_arrays(texts)
+    there = np.asarray(pc.fill_null(pc.greater(pc.binary_length(keys), 0), False))
+    keyed = np.concatenate(rows)[there]
+    hashes = key_hashes(topics.names, topics.ids[keyed], keys.filter(pa.array(there)))
+    order = np.argsort(keyed, kind="stable")  # UNIQ_KEY before the words of its record
+    keyed = keyed[order]
+    return IndexKeys(records.ints("physical_offset")[keyed], hashes[order], records.ints("stored_ms")[keyed])
 
 
 def key_hashes(topics: list[str], topic_ids: Ints, keys: pa.Array) -> Ints:

@@ -326,7 +326,10 @@ def index(
 
 def count_keys(task: SplitTask) -> Iterator[pa.RecordBatch]:
     """Count the keys of a split; runs in a task."""
-    count = sum(len(keys_of(records)) for records in scan(task.view, task.begin, task.end)[1])
+    count = sum(
+        len(keys_of(records, tags=task.view.index_tags))
+        for records in scan(task.view, task.begin, task.end)[1]
+    )
     yield batch(COUNTS, [(task.number, count)])
 
 
@@ -337,7 +340,7 @@ def numbered_keys(task: SplitTask) -> Iterator[pa.RecordBatch]:
     """
     first = task.first_key
     for records in scan(task.view, task.begin, task.end)[1]:
-        keys = keys_of(records)
+        keys = keys_of(records, tags=task.view.index_tags)
         numbers = first + np.arange(len(keys))
         first += len(keys)
         files = numbers // task.per_file

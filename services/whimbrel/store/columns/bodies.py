@@ -1,8 +1,6 @@
 """Bodies as a consumer sees them: decompressed, and compared with their CRCs.
 
-The compressor is in the system flag (RocketMQ: CompressionType): 0 and 3 are zlib, 1 LZ4 frames, 2 Zstandard.
-A body that the gRPC SDKs label GZIP may have either wrapper of the deflate format. An empty body is not
-compressed, whatever its flag.
+What may be compressed, and how, says `store/compression.py`.
 
 The CRC is that of the stored bytes, compressed or not. A sealed record (`codec.py`) is compared with its
 seal, too.
@@ -11,14 +9,11 @@ seal, too.
 import zlib
 
 import numpy as np
-import pyarrow as pa
 
-from whimbrel.errors import CorruptRecord
 from whimbrel.model.limits import INFLATED_BYTES_MAX
+from whimbrel.store import compression
 from whimbrel.store.codec import (
     COMPRESSED,
-    COMPRESSOR_MASK,
-    COMPRESSOR_SHIFT,
     CRC_MASK,
     SEAL_BEGIN,
     SEAL_REST,
@@ -29,11 +24,6 @@ from whimbrel.store.codec import (
 from whimbrel.store.columns.records import Ints, Mask, Records, gather
 
 __all__ = ["compressed", "crc_good", "inflate", "seal_fault_of"]
-
-ZLIB = (0, 3)
-ARROW_NAMES = {1: "lz4", 2: "zstd"}
-GZIP_OR_ZLIB = 47  # window bits: both wrappers are recognised
-PIECE_BYTES_MIN = 64 * 1024
 
 
 def crc_good(records: Records) -> Mask:
@@ -73,37 +63,4 @@ def inflate(body: memoryview, sys_flag: int) -> bytes:
     Raises:
         CorruptRecord: it is not what its flag names, or inflates to more than `INFLATED_BYTES_MAX`.
     """
-    compressor = sys_flag >> COMPRESSOR_SHIFT & COMPRESSOR_MASK
-    try:
-        if compressor in ZLIB:
-            plain = inflate_zlib(body)
-        elif compressor in ARROW_NAMES:
-            plain = inflate_frames(body, ARROW_NAMES[compressor])
-        else:
-            raise CorruptRecord(f"the body is compressed by {compressor}, which is unknown")
-    except (zlib.error, OSError) as error:
-        raise CorruptRecord(f"the body does not decompress: {error}") from error
-    if len(plain) > INFLATED_BYTES_MAX:
-        raise CorruptRecord(f"the body inflates to over {INFLATED_BYTES_MAX} bytes")
-    return plain
-
-
-def inflate_frames(body: memoryview, name: str) -> bytes:
-    """Decompress frames by one of Arrow's decompressors, piece by piece: frames need not hold their size."""
-    step = max(PIECE_BYTES_MIN, 4 * len(body))
-    pieces: list[bytes] = []
-    total = 0
-    with pa.CompressedInputStream(pa.BufferReader(body), name) as stream:
-        while total <= INFLATED_BYTES_MAX and (piece := stream.read(step)):
-            pieces.append(piece)
-            total += len(piece)
-    return b"".join(pieces)
-
-
-def inflate_zlib(body: memoryview) -> bytes:
-    """Decompress one deflate stream; bytes behind it are ignored, as Java does."""
-    engine = zlib.decompressobj(GZIP_OR_ZLIB)
-    plain = engine.decompress(body, INFLATED_BYTES_MAX + 1)
-    if not engine.eof and len(plain) <= INFLATED_BYTES_MAX:
-        raise CorruptRecord("the body does not decompress: it is cut off")
-    return plain
+    return compression.inflate(body, sys_flag, INFLATED_BYTES_MAX)

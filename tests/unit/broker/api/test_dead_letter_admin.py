@@ -64,16 +64,18 @@ class Rig:
             broker_name="b", master=True, store_host=lambda: HOST,
         )  # fmt: skip
 
-    def die(self, count: int, *, queue_id: int = 1, properties: str = "", group: str = "g") -> None:
-        """Make dead letters of new messages of the topic `orders`."""
+    def die(
+        self, count: int, *, queue_id: int = 1, properties: str = "", group: str = "g", topic: str = "orders"
+    ) -> None:
+        """Make dead letters of new messages of the topic `orders`, or another."""
         if self.topics.get("orders") is None:
             self.topics.put(TopicConfig(name="orders", read_queues=4, write_queues=4))
         for _ in range(count):
             number = self.store.written
-            draft = make_draft(number, topic="orders", queue_id=queue_id)
+            draft = make_draft(number, topic=topic, queue_id=queue_id)
             draft.properties = f"UNIQ_KEY\x01id-{number}\x02k\x01v\x02{properties}".encode()
             (place,) = self.store.append([draft])
-            message = messages_of(self.store, "orders", queue_id)[-1]
+            message = messages_of(self.store, topic, queue_id)[-1]
             assert message.physical_offset == place.physical_offset
             target = dead_letter(GroupConfig(name=group), message, 17)
             self.internal.hand_on(message, target, lambda error: None)
@@ -203,8 +205,8 @@ def test_without_its_original_a_letter_goes_where_its_properties_say(
 
 
 def test_letters_of_rocketmq_s_redeliveries_go_to_the_topic_behind_them(rig: Rig) -> None:
-    rig.die(1, properties="RETRY_TOPIC\x01%RETRY%g_orders\x02")
-    rig.die(1, properties="RETRY_TOPIC\x01%RETRY%other\x02")
+    rig.die(1, properties="RETRY_TOPIC\x01%RETRY%g_orders\x02", topic="%RETRY%g")
+    rig.die(1, properties="RETRY_TOPIC\x01%RETRY%other\x02", topic="%RETRY%g")
     pending = rig.replay(0, 1)
     rig.log.confirm()
     first, second = pending.result.outcomes

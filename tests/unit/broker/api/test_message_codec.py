@@ -1,13 +1,17 @@
 """Records that RocketMQ wrote, as messages."""
 
 import base64
+import hashlib
+import zlib
 
+import lz4.frame
 import pytest
 
+from support.store.compressed import zstd_compressed
 from support.store.goldens import golden, rows, sizes
-from whimbrel.broker.api.message_codec import delivered
+from whimbrel.broker.api.message_codec import Inflation, delivered
 from whimbrel.broker.api.response_bytes import OK_RESPONSE, message_frame, next_offset
-from whimbrel.model.limits import TIME_MS_MAX
+from whimbrel.model.limits import BODY_BYTES_MAX, TIME_MS_MAX
 from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as v2
 from whimbrel.pb.apache.rocketmq.v2 import service_pb2 as messaging
 from whimbrel.rpc.server.responses import OK
@@ -163,3 +167,56 @@ def test_the_first_and_the_last_response_to_a_pull_are_those_of_the_library(offs
     assert OK_RESPONSE.data == response(status=OK).SerializeToString()
     assert OK_RESPONSE.data == messaging.ReceiveMessageResponse(status=OK).SerializeToString()
     assert next_offset(offset).data == response(next_offset=offset).SerializeToString()
+
+
+def zipped(sys_flag: int, body: bytes) -> StoredMessage:
+    draft = RecordDraft.from_properties(
+        topic="t",
+        queue_id=0,
+        body=body,
+        properties=format_properties([("UNIQ_KEY", "id")]),
+        born_timestamp=1,
+        born_host=pack_host("127.0.0.1", 1),
+        store_host=pack_host("127.0.0.1", 1),
+        sys_flag=sys_flag,
+    )
+    return decode_record(encode_record(draft, 40, 7, 1))
+
+
+HELLO = b"hello" * 1000
+READ_BY_SDKS = [
+    (0x001, zlib.compress(HELLO), v2.GZIP, zlib.compress(HELLO)),
+    (0x301, zlib.compress(HELLO), v2.GZIP, zlib.compress(HELLO)),
+    (0x101, lz4.frame.compress(HELLO), v2.IDENTITY, HELLO),
+    (0x201, zstd_compressed(HELLO), v2.IDENTITY, HELLO),
+    (0x300, HELLO, v2.IDENTITY, HELLO),
+    (0x001, b"", v2.IDENTITY, b""),
+    (0x201, b"", v2.IDENTITY, b""),
+    # What can't be read is labelled so that no SDK takes it for what was sent.
+    (0x401, HELLO, v2.GZIP, HELLO),
+    (0x101, HELLO, v2.GZIP, HELLO),
+    (0x201, zstd_compressed(bytes(BODY_BYTES_MAX + 1)), v2.GZIP, zstd_compressed(bytes(BODY_BYTES_MAX + 1))),
+]
+
+
+@pytest.mark.parametrize(("sys_flag", "stored", "encoding", "body"), READ_BY_SDKS)
+def test_a_body_comes_as_an_sdk_can_read_it(sys_flag: int, stored: bytes, encoding: int, body: bytes) -> None:
+    record = zipped(sys_flag, stored)
+    message = delivered(record)
+    assert (message.system_properties.body_encoding, message.body) == (encoding, body)
+    assert message.system_properties.body_digest.checksum == hashlib.md5(body).hexdigest().upper()
+    frame = message_frame(record)
+    assert frame is None or messaging.ReceiveMessageResponse.FromString(frame).message == message
+    assert (frame is None) == (sys_flag in (0x101, 0x201, 0x401))
+
+
+def test_an_answer_inflates_up_to_its_bound_and_the_rest_comes_again() -> None:
+    bomb = zipped(0x201, zstd_compressed(bytes(BODY_BYTES_MAX)))
+    inflation = Inflation(3 * BODY_BYTES_MAX)
+    encodings = [delivered(bomb, inflation=inflation).system_properties.body_encoding for _ in range(5)]
+    assert encodings == [v2.IDENTITY] * 3 + [v2.GZIP] * 2
+    too_large = zipped(0x201, zstd_compressed(bytes(BODY_BYTES_MAX + 1)))
+    inflation = Inflation(2 * BODY_BYTES_MAX)
+    for _ in range(3):
+        delivered(too_large, inflation=inflation)
+    assert inflation.left == 0, "what is too large was inflated up to the bound, and is not any more"

@@ -13,8 +13,17 @@ from whimbrel.broker.consume.plan import HandOn
 from whimbrel.broker.consume.policies import Policies
 from whimbrel.broker.consume.queue_leases import HAND_ON_LEASE_MS
 from whimbrel.broker.tables.groups import GroupTable
-from whimbrel.errors import InvalidReceiptHandle, NoReplica, NotWritable, StoreFull, WhimbrelError
-from whimbrel.model.dead_letter import cause_of
+from whimbrel.errors import (
+    IllegalTopic,
+    InvalidReceiptHandle,
+    MessageTooLarge,
+    NoReplica,
+    NotWritable,
+    PropertiesTooLarge,
+    StoreFull,
+    WhimbrelError,
+)
+from whimbrel.model.dead_letter import cause_of, origin_of
 from whimbrel.model.retry import Customized
 from whimbrel.model.topic import GroupConfig
 from whimbrel.store.codec import RecordDraft, StoredMessage, decode_record, encode_record, format_properties
@@ -98,7 +107,7 @@ def test_a_dead_letter_says_where_it_comes_from() -> None:
         "ORIGIN_MESSAGE_ID": PLACE,
     }
     assert len(PLACE) == 32
-    assert letter.removed == {"DELAY"}
+    assert letter.removed == {"DELAY", "HANDED_ON_FROM"}
     assert cause_of(dict(letter.added)) == PLACE
 
 
@@ -121,6 +130,31 @@ def test_a_dead_letter_that_fails_again_keeps_its_origin_and_names_its_own_cause
     assert letter.added == (("HANDED_ON_FROM", PLACE),)
     assert cause_of({**first, **dict(letter.added)}) == PLACE
     assert letter.reconsume_times == 7
+
+
+def test_what_a_client_says_of_an_origin_counts_for_nothing() -> None:
+    marks = (
+        "RETRY_TOPIC",
+        "DLQ_ORIGIN_TOPIC",
+        "DLQ_ORIGIN_MESSAGE_ID",
+        "ORIGIN_MESSAGE_ID",
+        "HANDED_ON_FROM",
+    )
+    message = record(("UNIQ_KEY", "id-1"), *((name, "another") for name in marks))
+    letter = dead_letter(GroupConfig(name="g"), message, 4)
+    said = {name: value for name, value in message.properties.items() if name not in letter.removed}
+    said |= dict(letter.added)
+    assert origin_of(said, "g") == "t" and cause_of(said) == PLACE
+    assert "another" not in said.values()
+
+
+@pytest.mark.parametrize("name", ["RETRY_TOPIC", "DLQ_ORIGIN_MESSAGE_ID", "ORIGIN_MESSAGE_ID", "UNIQ_KEY"])
+def test_no_text_of_a_client_makes_what_a_dead_letter_adds_long(name: str) -> None:
+    message = record((name, "x" * 30_000), topic="%RETRY%g")
+    assert (
+        sum(len(key) + len(value) for key, value in dead_letter(GroupConfig(name="g"), message, 1).added)
+        < 300
+    )
 
 
 # When a message is given up
@@ -174,6 +208,32 @@ def test_a_refused_append_is_made_again_and_looks_for_copies_since_the_last_deli
     assert letters.take() == []
     letters.finish()
     assert letters.committed == 1
+
+
+@pytest.mark.parametrize(
+    "error", [MessageTooLarge("4 MiB"), PropertiesTooLarge("32767"), IllegalTopic("long")]
+)
+def test_what_no_record_can_hold_is_set_aside_loudly_and_its_queue_goes_on(
+    letters: Letters, caplog: pytest.LogCaptureFixture, error: WhimbrelError
+) -> None:
+    """It would come again for ever; of an ordered group, nothing behind it ever would."""
+    letters.groups.put(replace(letters.group, fifo=True))
+    letters.rig.store.put("t", 0)
+    letters.fail(2)
+    letters.rig.store.put("t", 0)
+    assert letters.take() == []
+    letters.finish(error)
+    assert letters.committed == 1
+    assert "t/0 offset 0 is no dead letter of g" in caplog.text and str(error) in caplog.text
+    assert offsets(letters.take()) == [1]
+
+
+def test_a_forward_of_what_no_record_can_hold_is_answered(letters: Letters) -> None:
+    letters.rig.store.put("t", 0)
+    [one] = letters.take()
+    letters.forward(one.handle)
+    letters.finish(MessageTooLarge("4 MiB"))
+    assert letters.results == [None] and letters.committed == 1
 
 
 def test_a_broker_that_can_t_append_holds_it_back_and_the_next_master_moves_it(letters: Letters) -> None:

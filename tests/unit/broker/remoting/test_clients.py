@@ -140,6 +140,24 @@ def test_a_group_may_say_that_its_members_are_not_told(service: Service) -> None
     assert peer.pushed == []
 
 
+@pytest.mark.parametrize(("language", "told"), [("JAVA", []), ("CPP", [TOLD]), ("GO", [TOLD])])
+def test_a_java_client_that_is_alone_is_not_told_that_it_has_come(
+    service: Service, language: str, told: list[object]
+) -> None:
+    first = FakePeer("a:1")
+    service.beat(first)
+    service.tell()
+    service.later.run()
+    service.service.closed(first)
+    service.later.run()
+    peer = FakePeer("a:2")
+    body = {"clientID": "c", "consumerDataSet": [{"groupName": "G", "subscriptionDataSet": []}]}
+    beat = replace(command(34, body), language=language)
+    assert reply_to(service.handles, peer, beat).code == 0
+    service.tell()
+    assert peer.pushed == told
+
+
 def test_6_1_32_silent_members_are_closed_and_the_others_told(service: Service) -> None:
     silent, alive = FakePeer("a:1"), FakePeer("a:2")
     service.beat(silent)
@@ -178,8 +196,11 @@ def test_a_slave_takes_members_and_creates_nothing(tmp_path: Path) -> None:
     assert service.beat(peer).code == 0
     assert service.groups.get("G") is None and service.topics.get("%RETRY%G") is None
     service.later.run()
+    assert peer.pushed == [], "it is alone, and shares queues out by itself"
+    service.beat(FakePeer("a:2"), client="d")
+    service.later.run()
     assert peer.pushed == [TOLD]
-    assert json_of(service(peer, 38, consumerGroup="G")) == {"consumerIdList": ["c"]}
+    assert json_of(service(peer, 38, consumerGroup="G")) == {"consumerIdList": ["c", "d"]}
 
 
 def test_a_broker_that_makes_no_groups_takes_members_all_the_same(tmp_path: Path) -> None:
@@ -267,7 +288,7 @@ def test_producers_are_shown(service: Service) -> None:
                     "clientId": "c",
                     "language": "JAVA",
                     "lastUpdateTimestamp": 1_000_000,
-                    "remoteIP": "10.0.0.1:7",
+                    "remoteIP": "/10.0.0.1:7",
                     "version": 399,
                 }
             ]

@@ -12,7 +12,7 @@ from support.store.stores import NOW
 from whimbrel.broker.api.table_changes import TableChanges
 from whimbrel.broker.remoting import consume_stats
 from whimbrel.broker.remoting.consume_stats import RemotingConsumeStats
-from whimbrel.broker.remoting.traffic import Traffic
+from whimbrel.broker.remoting.traffic import GOT
 from whimbrel.deferred import Deferred
 from whimbrel.rpc.remoting.handlers import Reply
 
@@ -22,7 +22,7 @@ class Rig(Broker):
 
     def __init__(self, root: Path) -> None:
         super().__init__(root)
-        self.traffic, self.later = Traffic(), Later()
+        self.later = Later()
         self.service = RemotingConsumeStats(
             TableChanges(self.topics, self.groups, self.consumption, self.store, master=True),
             self.clients,
@@ -93,7 +93,7 @@ def test_what_was_taken_and_not_finished_is_told_beside(rig: Rig) -> None:
 
 def test_the_rate_is_that_of_the_last_minute(rig: Rig) -> None:
     for number in range(7):
-        rig.traffic.sample({("T", "G"): 20 * number}, 10.0 * number, 0)
+        rig.traffic.sample({(GOT, "T@G"): 20 * number}, 10.0 * number, 0)
     assert b'"consumeTps":2.0' in bytes(rig(208, consumerGroup="G").body[0])
 
 

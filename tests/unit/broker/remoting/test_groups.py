@@ -69,10 +69,32 @@ def test_it_takes_nothing_away_of_what_one_of_5_x_has_set(rig: Rig) -> None:
 
 
 def test_attributes_are_set_and_taken_away(rig: Rig) -> None:
-    rig(200, OLD | {"attributes": {"+a": "1", "+b": "2", "+whimbrel.ordered.by": "message-group"}})
+    rig(200, OLD | {"attributes": {"+priority.factor": "10", "+whimbrel.ordered.by": "message-group"}})
     assert rig.found().ordered_by is OrderedBy.MESSAGE_GROUP
-    rig(200, OLD | {"attributes": {"-a": "", "+b": "3"}})
-    assert rig.found().rest["attributes"] == {"b": "3", "whimbrel.ordered.by": "message-group"}
+    rig(200, OLD | {"attributes": {"-whimbrel.ordered.by": "", "+priority.factor": "30"}})
+    assert rig.found().rest["attributes"] == {"priority.factor": "30"}
+
+
+def test_attributes_that_a_store_has_may_be_sent_back(rig: Rig) -> None:
+    """As the Dashboard does with all that it was shown."""
+    rig(200, OLD)
+    rig.groups.put(rig.found().with_attribute("lite.bind.topic", "T"))
+    assert rig(200, OLD | {"attributes": {"lite.bind.topic": "T"}}).code == 0
+    assert rig.found().rest["attributes"] == {"lite.bind.topic": "T"}
+    assert rig(200, OLD | {"attributes": {"+lite.bind.topic": "U"}}).code == 1
+    assert rig(200, OLD | {"attributes": {"-lite.bind.topic": ""}}).code == 0
+    assert rig.found().rest["attributes"] == {}
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("lite.bind.topic", "T"), ("a", "1"), ("priority.factor", "101"), ("priority.factor", "x"),
+     ("whimbrel.ordered.by", "nothing")],
+)  # fmt: skip
+def test_an_attribute_that_means_nothing_here_is_refused(rig: Rig, name: str, value: str) -> None:
+    refused = rig(200, OLD | {"attributes": {f"+{name}": value}})
+    assert refused.code == 1 and name in str(refused.remark) and "priority.factor" in str(refused.remark)
+    assert rig.groups.get("G") is None
 
 
 @pytest.mark.parametrize(
@@ -119,7 +141,8 @@ def test_a_group_is_deleted_with_its_positions(rig: Rig) -> None:
 def test_a_slave_changes_nothing(tmp_path: Path) -> None:
     rig = Rig(tmp_path, master=False)
     rig.group("H")
-    assert rig(200, OLD).code == 14 and rig.groups.get("G") is None
+    reply = rig(200, OLD)
+    assert reply.code == 0 and "slave" in (reply.remark or "") and rig.groups.get("G") is None
     reply = rig(207, groupName="H")
     assert reply.code == 0 and "slave" in (reply.remark or "") and rig.groups.get("H") is not None
     rig.close()

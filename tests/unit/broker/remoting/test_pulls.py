@@ -9,6 +9,7 @@ import pytest
 
 from support.remoting.handlers import FakePeer, Handlers, messages_in, reply
 from whimbrel.broker.remoting.held_pulls import PEER_HELD_MAX, HeldPull
+from whimbrel.broker.tables.remoting_clients import Consumes, Identity
 from whimbrel.errors import NotReady
 
 
@@ -51,7 +52,7 @@ def test_6_1_22_outside_of_the_queue(rig: Handlers) -> None:
     assert where(rig.pull(5)) == (21, "NO_MESSAGE_IN_QUEUE", "0", "0", "0")
     rig.send()
     assert where(rig.pull(1)) == (19, "OFFSET_OVERFLOW_ONE", "1", "0", "1")
-    assert where(rig.pull(9)) == (21, "OFFSET_OVERFLOW_BADLY", "0", "0", "1")
+    assert where(rig.pull(9)) == (21, "OFFSET_OVERFLOW_BADLY", "1", "0", "1")
     assert where(rig.pull(-1)) == (21, "OFFSET_TOO_SMALL", "0", "0", "1")
 
 
@@ -125,6 +126,31 @@ def test_6_1_14_without_its_own_subscription_the_groups_counts(rig: Handlers) ->
     assert reply(rig.pull(queueId=4)).code == 1
     rig.topic("writeonly", permission=2)
     assert reply(rig.pull(topic="writeonly")).code == 16
+
+
+def subscribe(rig: Handlers, expression: str, version: int, *, sql: bool = False) -> None:
+    """Have a member of group g say what it wants of topic T."""
+    one = rig.clients.subscription("T", version, expression, sql=sql)
+    said = Consumes(group="g", topics={"T": one})
+    rig.clients.consumes(rig.peer, Identity("c", "JAVA", 399), said, 0.0)
+
+
+def test_a_newer_subscription_by_tags_than_is_known_gets_all_messages(rig: Handlers) -> None:
+    """Its client leaves out the others; RocketMQ answers 25 until a heartbeat comes."""
+    for tags in ("A", "B"):
+        rig.send(i=f"TAGS\x01{tags}")
+
+    def pull(version: int, **fields: Any) -> Any:
+        return rig.pull(sysFlag=0, subscription="", subVersion=version, **fields)
+
+    subscribe(rig, "A", 7)
+    assert len(bodies(pull(7))) == 1 and len(bodies(pull(8))) == 2
+    assert reply(pull(8, expressionType="SQL92")).code == 25
+    subscribe(rig, "B", 8)
+    assert len(bodies(pull(8))) == 1
+    subscribe(rig, "TAGS = 'A'", 9, sql=True)
+    assert reply(pull(10)).code == 25
+    assert len(bodies(pull(9))) == 1
 
 
 def test_the_offset_that_a_pull_carries_is_committed_once(rig: Handlers) -> None:

@@ -11,7 +11,8 @@ from whimbrel.broker.api.admin import ReplicationView, SlaveView
 from whimbrel.broker.api.table_changes import TableChanges
 from whimbrel.broker.options import BrokerOptions
 from whimbrel.broker.remoting.runtime import DiskState, RemotingRuntime
-from whimbrel.broker.remoting.traffic import Traffic
+from whimbrel.broker.remoting.traffic import GOT, PUT
+from whimbrel.metrics import Histogram
 from whimbrel.model.names import TEMPLATE_TOPIC
 from whimbrel.rpc.remoting.handlers import Reply
 from whimbrel.store.retention import DiskUse
@@ -30,7 +31,8 @@ CLUSTER_LIST = (
 class Rig(Broker):
     def __init__(self, root: Path, *, master: bool = True) -> None:
         super().__init__(root, master=master)
-        self.traffic = Traffic()
+        self.send_times: Histogram | None = None
+        self.sends_failed = 0
         self.hours = 72.0
         self.slaves: tuple[SlaveView, ...] = ()
         self.service = RemotingRuntime(
@@ -42,6 +44,8 @@ class Rig(Broker):
             wall_ms=lambda: NOW + 3_723_000,
             started_ms=NOW,
             port=lambda: 8081,
+            send_times=lambda: (self.send_times, self.sends_failed),
+            levels=lambda: {3: (7, 9)},
             keep_hours=self.keep_hours,
         )
         self.handles = self.service.handles()
@@ -98,9 +102,16 @@ def test_rates_and_totals(rig: Rig) -> None:
     rig.topic()
     rig.put(3)
     for number in range(3):
-        rig.traffic.sample({"T": 50 * number, ("T", "G"): 10 * number}, 10.0 * number, day=number // 2)
+        counts = {(PUT, "T"): 50 * number, (GOT, "T@G"): 10 * number}
+        rig.traffic.sample(counts, 10.0 * number, day=number // 2, log_end=5000 * number)
+        rig.traffic.pulled(found=True)
+        rig.traffic.pulled(found=number == 2)
     table = rig.json(28)["table"]
-    assert table["putTps"] == "5.00 5.00 5.00" and table["getTotalTps"] == "1.00 1.00 1.00"
+    assert table["putTps"] == "5.00 5.00 5.00" and table["getTransferedTps"] == "1.00 1.00 1.00"
+    assert (table["getFoundTps"], table["getMissTps"]) == ("0.10 0.10 0.10", "0.10 0.10 0.10")
+    assert table["getTotalTps"] == "0.20 0.20 0.20"
+    assert (table["putMessageSizeTotal"], table["putMessageAverageSize"]) == ("10000", "100.0")
+    assert table["scheduleMessageOffset_3"] == "7,9"
     assert (table["msgPutTotalTodayMorning"], table["msgPutTotalTodayNow"]) == ("50", "100")
     assert table["earliestMessageTimeStamp"] == str(NOW)
     assert table["commitLogMaxOffset"] == str(rig.store.written)
@@ -108,13 +119,38 @@ def test_rates_and_totals(rig: Rig) -> None:
 
 def test_messages_of_a_topic_and_of_a_group(rig: Rig) -> None:
     for number in range(7):
-        rig.traffic.sample({"T": 60 * number, ("T", "G"): 6 * number}, 10.0 * number, day=0)
+        counts = {(PUT, "T"): 60 * number, (GOT, "T@G"): 6 * number}
+        rig.traffic.sample(counts, 10.0 * number, day=0, log_end=6000 * number)
     topic = rig.json(315, statsName="TOPIC_PUT_NUMS", statsKey="T")
     assert topic["statsMinute"] == {"avgpt": 0.0, "sum": 360, "tps": 6.0}
     assert topic["statsHour"] == topic["statsDay"] == topic["statsMinute"]
     assert rig.json(315, statsName="GROUP_GET_NUMS", statsKey="T@G")["statsMinute"]["sum"] == 36
     assert rig(315, statsName="TOPIC_PUT_NUMS", statsKey="U").code == 1
-    assert rig(315, statsName="TOPIC_PUT_SIZE", statsKey="T").code == 1
+    assert rig(315, statsName="TOPIC_PUT_AVG", statsKey="T").code == 1
+    assert rig.json(315, statsName="TOPIC_PUT_SIZE", statsKey="T")["statsMinute"]["sum"] == 36_000
+    assert rig.json(315, statsName="BROKER_PUT_NUMS", statsKey="DefaultCluster")["statsMinute"]["sum"] == 360
+
+
+def test_times_of_sends_stand_in_rocketmqs_buckets(rig: Rig) -> None:
+    """As its exporter takes them apart: names in brackets, numbers behind them."""
+    names = (
+        "<=0ms 0~10ms 10~50ms 50~100ms 100~200ms 200~500ms 500ms~1s 1~2s 2~3s 3~4s 4~5s 5~10s 10s~".split()
+    )
+
+    def shown() -> dict[str, int]:
+        text = rig.json(28)["table"]["putMessageDistributeTime"]
+        pairs = [pair[1:].split("]:") for pair in text.split(" ") if pair]
+        return {name: int(count) for name, count in pairs}
+
+    assert shown() == dict.fromkeys(names, 0)
+    rig.send_times = Histogram((0.1, 1.0, 3.0, 10.0, 100.0, 3000.0))
+    for milliseconds in (0.05, 0.5, 2, 2, 9, 50, 2500, 9000):
+        rig.send_times.observe(milliseconds)
+    counts = {"<=0ms": 2, "0~10ms": 3, "50~100ms": 1, "2~3s": 1, "10s~": 1}
+    assert shown() == dict.fromkeys(names, 0) | counts
+    rig.sends_failed = 3
+    table = rig.json(28)["table"]
+    assert table["putLatency99"] == "3000.00" and table["putMessageFailedTimes"] == "3"
 
 
 def properties(reply: Reply) -> dict[str, str]:
@@ -157,6 +193,8 @@ def test_three_settings_may_be_changed(rig: Rig) -> None:
         "fileReservedTime=1e9",
         "fileReservedTime=99999999",
         "fileReservedTime=-5",
+        "fileReservedTime=0000000019",
+        "fileReservedTime=000000001" + "9" * 5000,
         "brokerPermission=2",
         "autoCreateTopicEnable=yes",
         "fileReservedTime",

@@ -88,10 +88,46 @@ def test_what_is_no_batch_is_refused_whole(rig: Handlers, body: bytes) -> None:
     assert not rig.stored("T")
 
 
-def test_batches_hold_no_delayed_messages(rig: Handlers) -> None:
+LATER = [
+    "DELAY\x013", f"TIMER_DELIVER_MS\x01{NOW + 60_000}", "TIMER_DELAY_MS\x011", "TIMER_DELAY_SEC\x011",
+    "TRAN_MSG\x01true", "DELAY\x01soon", "TIMER_DELAY_SEC\x011e3",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("text", LATER)
+def test_batches_hold_no_message_that_waits(rig: Handlers, text: str) -> None:
     rig.topic("T")
-    batch = batch_body((b"x", ""))
-    assert rig.call(320, send_fields("T", m="true", i="DELAY\x013"), batch).code == 13
+    plain = send_fields("T", m="true", i="")
+    assert rig.call(320, plain | {"i": text}, batch_body((b"x", "a\x01b"))).code == 13
+    assert rig.call(320, plain, batch_body((b"x", "a\x01b"), (b"y", text))).code == 13
+    assert not rig.stored("T")
+    now = f"DELAY\x010\x02TIMER_DELIVER_MS\x01{NOW}\x02TRAN_MSG\x01false"
+    assert rig.call(320, plain | {"i": now}, batch_body((b"x", now))).code == 0
+
+
+def test_each_message_of_a_batch_keeps_its_own_properties(rig: Handlers) -> None:
+    """Java's clients send an id of the batch's own in the header, which is nobody's."""
+    rig.topic("T")
+    batch = batch_body(
+        (b"1", "UNIQ_KEY\x01ID1\x02TAGS\x01A\x02k\x01own"), (b"2", "UNIQ_KEY\x01ID2"), (b"3", "")
+    )
+    header = "UNIQ_KEY\x01BATCH\x02TAGS\x01B\x02k\x01common\x02WAIT\x01true\x02CLUSTER\x01X"
+    assert rig.call(320, send_fields("T", m="true", i=header), batch).code == 0
+    first, second, third = (each.properties for each in rig.stored("T"))
+    rest = {"WAIT": "true", "CLUSTER": "Cluster"}
+    assert first == {"UNIQ_KEY": "ID1", "TAGS": "A", "k": "own"} | rest
+    assert second == {"UNIQ_KEY": "ID2", "TAGS": "B", "k": "common"} | rest
+    assert len(third["UNIQ_KEY"]) == 32
+
+
+def test_marks_of_the_brokers_own_are_not_stored_of_a_send(rig: Handlers) -> None:
+    rig.topic("T")
+    own = "REPLAYED_FROM\x01a/b/0/1\x02HANDED_ON_FROM\x010A\x02PROPERTIES_LEFT_OUT\x01x"
+    marks = f"{own}\x02k\x01v\x02UNIQ_KEY\x01ID"
+    assert rig.send(i=marks).code == 0
+    assert rig.call(320, send_fields("T", m="true", i=marks), batch_body((b"x", marks))).code == 0
+    names = [set(each.properties) for each in rig.stored("T")]
+    assert names == [{"k", "UNIQ_KEY", "CLUSTER"}] * 2
 
 
 def test_6_1_2_a_new_topic_has_the_queues_that_the_producer_asks_for(rig: Handlers) -> None:
@@ -195,10 +231,68 @@ def test_times_of_delivery_of_5x_clients_wait_for_the_timer(rig: Handlers, text:
     assert 0 <= due_ms - int(waiting.properties["TIMER_OUT_MS"]) <= 1000 and not rig.stored("T", 1)
 
 
-def test_a_time_of_delivery_that_is_past_or_far_ahead(rig: Handlers) -> None:
+def test_a_time_of_delivery_that_is_past_is_at_once(rig: Handlers) -> None:
     rig.topic("T")
-    assert rig.send(i=f"TIMER_DELIVER_MS\x01{NOW - 1}").code == 0 and len(rig.stored("T")) == 1
-    assert rig.send(i=f"TIMER_DELIVER_MS\x01{NOW + 25 * 3_600_000}").code == 13
+    for text in (
+        f"TIMER_DELIVER_MS\x01{NOW - 1}",
+        "TIMER_DELAY_SEC\x01-3",
+        "TIMER_DELAY_MS\x010",
+        "DELAY\x01-1",
+    ):
+        assert rig.send(i=text).code == 0, text
+    assert len(rig.stored("T")) == 4
+
+
+# As Java reads them (Integer.parseInt, Long.parseLong): what is no number is no time.
+NO_NUMBERS = [
+    "",
+    " ",
+    "1e3",
+    "soon",
+    "3600s",
+    "1.5",
+    "+-1",
+    "٣",
+    "--1",
+    "0x10",
+    "1 000",
+    "9" * 20,
+    "2026-12-31",
+]
+TOO_FAR = ["9223372036854775807", "9223372036854776", "86400001", "1000000000000000000"]
+TIMES = ("TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS")
+WRONG = [
+    *((name, text) for name in (*TIMES, "DELAY") for text in NO_NUMBERS if text),
+    *((name, text) for name in TIMES for text in TOO_FAR if name != "TIMER_DELIVER_MS" or len(text) > 13),
+    ("TIMER_DELIVER_MS", str(NOW + 25 * 3_600_000)),
+    ("DELAY", "2147483648"),
+]
+
+
+@pytest.mark.parametrize(("name", "text"), WRONG)
+def test_a_time_or_level_that_is_none_is_refused(rig: Handlers, name: str, text: str) -> None:
+    rig.topic("T")
+    for more in ("", "\x02TRAN_MSG\x01true"):
+        reply = rig.send(i=f"{name}\x01{text}{more}")
+        assert reply.code == 13 and (name in str(reply.remark) or "hours ahead" in str(reply.remark))
+    assert not rig.stored("T")
+
+
+def test_of_several_times_the_one_counts_that_counts_for_rocketmq(rig: Handlers) -> None:
+    rig.topic("T")
+    rig.send(i=f"TIMER_DELIVER_MS\x01{NOW + 9000}\x02TIMER_DELAY_MS\x015000\x02TIMER_DELAY_SEC\x013")
+    (waiting,) = rig.stored("rmq_sys_wheel_timer")
+    assert 0 <= NOW + 3000 - int(waiting.properties["TIMER_OUT_MS"]) <= 1000
+
+
+@pytest.mark.parametrize("later", ["TIMER_DELAY_MS\x01700", "TRAN_MSG\x01true"])
+def test_what_waits_keeps_room_for_what_the_broker_adds(rig: Handlers, later: str) -> None:
+    """A plain one may have more: its copies have what fits."""
+    rig.topic("T")
+    text = "k\x01" + "x" * 32_500
+    assert rig.send(i=text).code == 0
+    refused = rig.send(i=f"{text}\x02{later}")
+    assert refused.code == 13 and "delayed, or of a transaction" in str(refused.remark)
 
 
 def test_sizes_are_bounded(rig: Handlers) -> None:

@@ -89,10 +89,17 @@ def test_6_1_36_what_is_used_up_goes_to_the_dead_letters(rig: Handlers) -> None:
 
 
 def test_6_1_36_the_origin_of_a_message_stays(rig: Handlers) -> None:
-    rig.send(i="RETRY_TOPIC\x01first\x02ORIGIN_MESSAGE_ID\x01ABC")
-    back(rig)
-    (waiting,) = rig.stored("SCHEDULE_TOPIC_XXXX", 2)
-    assert (waiting.properties["RETRY_TOPIC"], waiting.properties["ORIGIN_MESSAGE_ID"]) == ("first", "ABC")
+    """Of one that comes again; of another one a client may say what it likes."""
+    said = "RETRY_TOPIC\x01first\x02ORIGIN_MESSAGE_ID\x01ABC"
+    rig.groups.put(GroupConfig(name="g"))
+    rig.send("%RETRY%g", i=said)
+    rig.send(i=said)
+    for topic in ("%RETRY%g", "T"):
+        back(rig, offset=rig.stored(topic)[0].physical_offset)
+    again, sent = rig.stored("SCHEDULE_TOPIC_XXXX", 2)
+    assert (again.properties["RETRY_TOPIC"], again.properties["ORIGIN_MESSAGE_ID"]) == ("first", "ABC")
+    assert sent.properties["RETRY_TOPIC"] == "T"
+    assert sent.properties["ORIGIN_MESSAGE_ID"] == rig.stored("T")[0].offset_message_id
 
 
 def test_6_1_36_what_can_not_be_sent_back(rig: Handlers) -> None:

@@ -20,7 +20,7 @@ class Rig(Broker):
         super().__init__(root, master=master)
         changes = TableChanges(self.topics, self.groups, self.consumption, self.store, master=master)
         self.service = RemotingTopics(
-            changes, self.clients, self.consumption.positions, broker_name="broker-a"
+            changes, self.clients, self.consumption.positions, self.traffic, broker_name="broker-a"
         )
         self.handles = self.service.handles()
 
@@ -49,8 +49,9 @@ def test_a_topic_is_made_and_changed_as_a_whole(rig: Rig) -> None:
     )
 
 
-def test_5_x_attributes_set_the_type_and_others_are_ignored(rig: Rig) -> None:
-    assert rig.put_topic(attributes="+message.type=FIFO,+queue.type=BatchCQ").code == 0
+def test_5_x_attributes_set_the_type(rig: Rig) -> None:
+    plain = "+queue.type=SimpleCQ,+cleanup.policy=DELETE,-lite.topic.expiration"
+    assert rig.put_topic(attributes=f"+message.type=FIFO,{plain}").code == 0
     topic = rig.topics.get("T")
     assert topic is not None and topic.attributes == {"message.type": "FIFO"}
     rig.put_topic(readQueueNums=9)
@@ -62,9 +63,15 @@ def test_5_x_attributes_set_the_type_and_others_are_ignored(rig: Rig) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["message.type=FIFO", "+message.type", "-a=b", "+", "+message.type=X", "+" * 5000]
-)
-def test_attributes_that_say_nothing_are_refused(rig: Rig, text: str) -> None:
+    "text",
+    [
+        "message.type=FIFO", "+message.type", "-a=b", "+", "+message.type=X", "+message.type=LITE",
+        "+" * 5000,
+        "+queue.type=BatchCQ", "+cleanup.policy=COMPACTION", "+lite.topic.expiration=5", "+a=b",
+        "+message.type=FIFO,+a=b",
+    ],
+)  # fmt: skip
+def test_attributes_that_say_nothing_or_are_not_served_are_refused(rig: Rig, text: str) -> None:
     assert rig.put_topic(attributes=text).code == 1
     assert rig.topics.get("T") is None
 
@@ -136,7 +143,7 @@ def test_how_far_queues_go(rig: Rig) -> None:
         b'{"offsetTable":{{"brokerName":"broker-a","queueId":0,"topic":"T"}:'
         b'{"lastUpdateTimestamp":0,"maxOffset":0,"minOffset":0},'
         b'{"brokerName":"broker-a","queueId":1,"topic":"T"}:'
-        b'{"lastUpdateTimestamp":%d,"maxOffset":3,"minOffset":0}}}' % NOW
+        b'{"lastUpdateTimestamp":%d,"maxOffset":3,"minOffset":0}},"topicPutTps":0.0}' % NOW
     )
     assert rig(202, topic="U").code == 17
 

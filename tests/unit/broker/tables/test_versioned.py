@@ -148,6 +148,31 @@ def test_offsets_are_written_as_rocketmq_reads_them(tmp_path: Path) -> None:
     assert OffsetFile(tmp_path).load() == offsets
 
 
+def test_offsets_of_a_broker_with_lmq_count_where_they_are_newer(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """RocketMQ 5 with enableLmq keeps the offsets of all groups there; without them each begins anew."""
+
+    def write(name: str, offset: int, version: str) -> None:
+        text = f'{{{version}"lmqOffsetTable":{{}},"offsetTable":{{"T@g":{{0:{offset}}}}}}}'
+        (tmp_path / name).write_text(text)
+
+    of_lmq = "lmqConsumerOffset.json"
+    write(of_lmq, 7, "")
+    assert OffsetFile(tmp_path).load() == {("T", "g"): {0: 7}}, "there is no other"
+    write("consumerOffset.json", 5, '"dataVersion":{"counter":1,"stateVersion":0,"timestamp":1000},')
+    assert OffsetFile(tmp_path).load() == {("T", "g"): {0: 5}}, "which of them is newer is not known"
+    write(of_lmq, 7, '"dataVersion":{"counter":0,"stateVersion":0,"timestamp":1001},')
+    caplog.clear()
+    file = OffsetFile(tmp_path)
+    assert file.load() == {("T", "g"): {0: 7}} and of_lmq in caplog.text
+    file.save({("T", "g"): {0: 8}}, 1002)
+    assert OffsetFile(tmp_path).load() == {("T", "g"): {0: 8}}, "what is written here is newer"
+    (tmp_path / of_lmq).write_text("{")
+    with pytest.raises(StoreError, match="is damaged"):
+        OffsetFile(tmp_path).load()
+
+
 def test_offsets_of_what_can_not_be_are_left_out(tmp_path: Path) -> None:
     long = "g" * 256
     (tmp_path / "consumerOffset.json").write_text(
