@@ -40,7 +40,7 @@ define sync
 endef
 
 # Compiled once, so that a cluster starts in half the time also where no bytecode is written later.
-COMPILED := typer._adapters, uvloop, whimbrel.cli.main, whimbrel.cli.dev, whimbrel.cli.dev_view, whimbrel.nameserver.__main__, \
+COMPILED := typer._adapters, uvloop, whimbrel.cli.main, whimbrel.cli.dev, whimbrel.cli.dev_view, whimbrel.nameserver.program, \
 	whimbrel.broker.program, whimbrel.replicator.program, whimbrel.rpc.server.native, whimbrel.client.sync, \
 	whimbrel.rpc.client.native_streams, whimbrel.testing.host
 

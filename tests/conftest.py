@@ -64,7 +64,6 @@ SAME_WITHOUT_LANE = tuple(
         "shared_page",
         "timer_files",
         "trace_scanner",
-        "verify",
     )
 )
 

@@ -6,25 +6,31 @@
     default          the field's
 
 The first of these that has a value wins. An unknown name is an error in each source, and so is a bad value:
-the text names the source and what is allowed. Lists are separated by `,` or `;`, and a list's argument may be
-repeated. Whole numbers may carry KiB, MiB or GiB.
+the text names the source and what is allowed. All that is wrong is told at once. Lists are separated by `,`
+or `;`, and a list's argument may be repeated. Whole numbers may carry KiB, MiB or GiB. A value that is one of
+a few words may be written in capitals or not.
 
 Each process declares its options next to their use, as a frozen dataclass of `option(...)` fields with a
-`process` class variable; `__post_init__` may raise ValueError for rules over several fields. Only this module
-reads the environment of a process, but for the transport of clients, which run in any program
-(`rpc/client/channel.py`), and for the address that Kubernetes tells its pods (`elections/coordinator.py`).
-What is known of each setting (`settings`) also makes the help, the sample files
+`process` class variable. Its rules over values are methods named `wrong_...`, which yield a sentence for each
+thing that is wrong; its `__post_init__` calls `check_rules`. Where a value can't be read at all, the rules
+that look at it say nothing, and all others are heard.
+
+Only this module reads the environment of a process, but for the transport of clients, which run in any
+program (`rpc/client/channel.py`), and for the address that Kubernetes tells its pods
+(`elections/coordinator.py`). What is known of each setting (`settings`) also makes the help, the sample files
 and docs/settings.md; a setting's unit is the end of its name.
 
 This is our own code because pydantic-settings would make the start and the memory of five processes larger.
 """
 
 import dataclasses
+import inspect
+import math
 import sys
 import tomllib
 import types
 import typing
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Protocol, TypeVar
 
@@ -34,14 +40,18 @@ __all__ = [
     "ConfigError",
     "Effective",
     "Options",
+    "Problems",
     "Setting",
     "build",
+    "check_rules",
     "effective",
     "env_prefix",
     "help_text",
     "load",
     "load_or_exit",
     "option",
+    "read_arguments",
+    "refusal",
     "settings",
     "settings_line",
     "unknown",
@@ -79,17 +89,39 @@ UNIT_PLACEHOLDERS = {
     "bytes": "BYTES",
 }
 
+WHOLE_MAX = (1 << 63) - 1  # of whole numbers: what sizes and times of the system can be
+RULE_PREFIX = "wrong_"  # of the methods that are rules
 FACTORS = {"KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30}
 TRUE = frozenset({"true", "yes", "on", "1"})
 FALSE = frozenset({"false", "no", "off", "0"})
 
 
 class ConfigError(WhimbrelError):
-    """A setting is unknown, or its value is not allowed."""
+    """Settings are unknown, or their values are not allowed.
+
+    Attributes:
+        problems: a sentence for each thing that is wrong.
+    """
 
     reason = "CONFIG_ERROR"
     grpc = "INVALID_ARGUMENT"
     effect = "none"
+
+    def __init__(self, *problems: str) -> None:
+        super().__init__("; ".join(problems))
+        self.problems = problems
+
+
+class RulesBroken(ValueError):
+    """Values do not go together; `problems` has a sentence for each thing that is wrong."""
+
+    def __init__(self, problems: Sequence[str]) -> None:
+        super().__init__("; ".join(problems))
+        self.problems = tuple(problems)
+
+
+class Undecided(Exception):
+    """A rule looks at a setting whose value is not known, since what was given for it is wrong."""
 
 
 class Options(Protocol):
@@ -154,7 +186,7 @@ def load(cls: type[T], arguments: Sequence[str], environment: Mapping[str, str])
     """Return the effective settings.
 
     Raises:
-        ConfigError: a name or a value is wrong, or the file can't be read.
+        ConfigError: names or values are wrong, or the file can't be read: all of that.
         SystemExit: `--help` was asked for and has been written to the standard output.
     """
     if "--help" in arguments or "-h" in arguments:
@@ -164,31 +196,43 @@ def load(cls: type[T], arguments: Sequence[str], environment: Mapping[str, str])
 
 
 def effective(
-    cls: type[Options], arguments: Sequence[str], environment: Mapping[str, str]
+    cls: type[Options], arguments: Sequence[str], environment: Mapping[str, str], *, rules: bool = True
 ) -> tuple[Effective, ...]:
-    """Return all settings in the order of their declaration; rules over several of them are not checked.
+    """Return all settings in the order of their declaration; `build` checks the rules over their values.
+
+    Args:
+        cls, arguments, environment: of the process.
+        rules: an error tells as well which rules the other values break.
 
     Raises:
-        ConfigError: a name or a value is wrong, or the file can't be read.
+        ConfigError: names or values are wrong, or the file can't be read: all of that.
     """
     schema = {setting.name: setting for setting in settings(cls)}
-    from_arguments = read_arguments(schema, arguments)
-    from_environment = read_environment(cls, schema, environment)
+    told = Problems()
+    from_arguments = read_arguments(schema, arguments, told)
+    from_environment = read_environment(cls, schema, environment, told)
     file = from_arguments.pop("config", None) or from_environment.pop("config", None)
-    from_file = {} if file is None else read_file(schema, Path(file))
+    from_file = {} if file is None else read_file(schema, Path(file), told)
     found = []
     for name, setting in schema.items():
         if name in from_arguments:
-            found.append(Effective(setting, from_arguments[name], "flag", setting.flag))
+            item = Effective(setting, from_arguments[name], "flag", setting.flag)
         elif name in from_environment:
-            found.append(Effective(setting, from_environment[name], "variable", setting.variable))
+            item = Effective(setting, from_environment[name], "variable", setting.variable)
+        elif from_file is None:
+            continue
         elif name in from_file:
-            found.append(Effective(setting, from_file[name], "file", str(file)))
+            item = Effective(setting, from_file[name], "file", str(file))
         elif setting.shared in environment:
-            value = setting.parse(environment[setting.shared], setting.shared)
-            found.append(Effective(setting, value, "variable", setting.shared))
+            value = told.value(setting.parse, environment[setting.shared], setting.shared)
+            item = Effective(setting, value, "variable", setting.shared)
         else:
-            found.append(Effective(setting, setting.default, "default", ""))
+            item = Effective(setting, setting.default, "default", "")
+        found.append(item)
+    if told.problems:
+        known = {item.setting.name: item.value for item in found if item.value is not WRONG}
+        broken = broken_rules(cls, Known(cls, known)) if rules else ()
+        raise ConfigError(*dict.fromkeys((*told.problems, *broken)))
     return tuple(found)
 
 
@@ -200,8 +244,93 @@ def build(cls: type[T], found: Sequence[Effective]) -> T:
     """
     try:
         return cls(**{item.setting.name: item.value for item in found})
+    except RulesBroken as error:
+        raise ConfigError(*error.problems) from error
     except ValueError as error:
         raise ConfigError(str(error)) from error
+
+
+WRONG: Any = object()  # in place of a value that was refused
+
+
+class Problems:
+    """Takes down what is wrong while settings are read."""
+
+    def __init__(self) -> None:
+        self.problems: list[str] = []
+
+    def add(self, error: ConfigError) -> None:
+        """Take down what an error says."""
+        self.problems += error.problems
+
+    def value(self, read: Callable[..., Any], *arguments: Any) -> Any:
+        """Return what a reader returns; WRONG where it raises ConfigError."""
+        try:
+            return read(*arguments)
+        except ConfigError as error:
+            self.add(error)
+            return WRONG
+
+
+class Known:
+    """Stands for settings of which some values are not known: a rule that looks at those is undecided.
+
+    Args:
+        cls: the settings' class, whose properties and methods it has.
+        values: those that are known, by name.
+    """
+
+    def __init__(self, cls: type[Options], values: Mapping[str, Any]) -> None:
+        self.known_of, self.known_values = cls, values
+
+    def __getattr__(self, name: str) -> Any:
+        """Return a value, or what is derived from values.
+
+        Raises:
+            Undecided: it is not known.
+        """
+        if name in self.known_values:
+            return self.known_values[name]
+        if name in self.known_of.__dataclass_fields__:
+            raise Undecided(name)
+        found = inspect.getattr_static(self.known_of, name)
+        if isinstance(found, property):
+            assert found.fget is not None
+            return found.fget(self)
+        return types.MethodType(found, self)
+
+
+def broken_rules(cls: type[Options], values: Any) -> Iterator[str]:
+    """Yield what is wrong with values, by the rules of their class.
+
+    Args:
+        cls: has the rules.
+        values: the settings, or what is `Known` of them.
+    """
+    for name, rule in vars(cls).items():
+        if name.startswith(RULE_PREFIX):
+            try:
+                yield from rule(values)
+            except Undecided:
+                continue
+
+
+def check_rules(options: Options) -> None:
+    """Check the rules of settings.
+
+    Raises:
+        RulesBroken: values do not go together; it tells all that is wrong.
+    """
+    if problems := tuple(broken_rules(type(options), options)):
+        raise RulesBroken(problems)
+
+
+def refusal(check: Callable[..., object], *arguments: Any) -> Iterator[str]:
+    """Yield why a check refuses its arguments, if it does, by ValueError."""
+    try:
+        check(*arguments)
+    except ValueError as error:
+        yield str(error)
 
 
 def settings(cls: type[Options]) -> "tuple[Setting, ...]":
@@ -210,11 +339,11 @@ def settings(cls: type[Options]) -> "tuple[Setting, ...]":
 
 
 def load_or_exit(cls: type[T], arguments: Sequence[str], environment: Mapping[str, str]) -> T:
-    """Return the effective settings; on an error write it and end with exit code 2."""
+    """Return the effective settings; write what is wrong, a line for each, and end with exit code 2."""
     try:
         return load(cls, arguments, environment)
     except ConfigError as error:
-        sys.stderr.write(f"whimbrel {cls.process}: {error}\n")
+        sys.stderr.write("".join(f"whimbrel {cls.process}: {problem}\n" for problem in error.problems))
         raise SystemExit(2) from None
 
 
@@ -323,7 +452,19 @@ class Setting:
         if not self.many:
             return self.limited(self.item(text, source), source)
         parts = [part.strip() for part in text.replace(";", ",").split(",")]
-        return tuple(self.limited(self.item(part, source), source) for part in parts if part)
+        return self.each([part for part in parts if part], lambda part: self.item(part, source), source)
+
+    def each(self, items: Sequence[Any], read: Callable[[Any], Any], source: str) -> tuple[Any, ...]:
+        """Return the values of a list's items.
+
+        Raises:
+            ConfigError: some are wrong: all of those.
+        """
+        told = Problems()
+        values = tuple(told.value(lambda item=item: self.limited(read(item), source)) for item in items)
+        if told.problems:
+            raise ConfigError(*told.problems)
+        return values
 
     def item(self, text: str, source: str) -> Any:
         """Return one value."""
@@ -339,21 +480,30 @@ class Setting:
         if self.many:
             if not isinstance(value, list):
                 raise ConfigError(f"{source}: {value!r} is not a list")
-            return tuple(self.one(item, source) for item in value)
-        return self.one(value, source)
+            return self.each(value, lambda item: self.one(item, source), source)
+        return self.limited(self.one(value, source), source)
 
     def one(self, value: Any, source: str) -> Any:
         """Return one value of a TOML file."""
-        if self.kind is float and type(value) is int:
+        if self.kind is float and type(value) is int and abs(value) <= WHOLE_MAX:
             value = float(value)
         if type(value) is not self.kind:
             raise ConfigError(f"{source}: {value!r} is not {NOUNS[self.kind]}")
-        return self.limited(value, source)
+        return value
 
     def limited(self, value: Any, source: str) -> Any:
-        """Return the value if it is within its limits."""
-        if self.choices and value not in self.choices:
+        """Return the value if it is within its limits; one of few words as it is written in their list."""
+        if self.choices:
+            for choice in self.choices:
+                if value.casefold() == choice.casefold():
+                    return choice
             raise ConfigError(f"{source}: {value!r} is not one of {', '.join(self.choices)}")
+        if self.kind is str and any(character < " " for character in value):
+            raise ConfigError(f"{source}: {value!r} holds control characters")
+        if self.kind is float and not math.isfinite(value):
+            raise ConfigError(f"{source}: {value} is not {NOUNS[float]}")
+        if self.kind is int and abs(value) > WHOLE_MAX:
+            raise ConfigError(f"{source}: the number has too many digits")
         minimum, maximum = self.metadata.get("minimum"), self.metadata.get("maximum")
         if minimum is not None and value < minimum:
             raise ConfigError(f"{source}: {value} is below {minimum}")
@@ -411,15 +561,22 @@ def unknown(what: str, known: Sequence[str]) -> ConfigError:
     return ConfigError(f"{what}: no such setting" + (f"; did you mean {near[0]}?" if near else ""))
 
 
-def read_arguments(schema: Mapping[str, Setting], arguments: Sequence[str]) -> dict[str, Any]:
-    """Return the settings on the command line; `config` is among them when given."""
+def read_arguments(schema: Mapping[str, Setting], arguments: Sequence[str], told: Problems) -> dict[str, Any]:
+    """Return the settings on the command line; `config` is among them when given.
+
+    Args:
+        schema: all settings by name.
+        arguments: what follows the process's name.
+        told: takes down what is wrong.
+    """
     values: dict[str, Any] = {}
     known = {flag(name): name for name in (*schema, "config")}
     rest = list(arguments)
     while rest:
         word = rest.pop(0)
         if not word.startswith("--"):
-            raise ConfigError(f"{word!r}: what is this? Settings are given as --name value")
+            told.problems.append(f"{word!r}: what is this? Settings are given as --name value")
+            continue
         word, equals, text = word.partition("=")
         negated = known.get("--" + word.removeprefix("--no-")) if word.startswith("--no-") else None
         if negated is not None and negated in schema and schema[negated].kind is bool and not equals:
@@ -427,28 +584,31 @@ def read_arguments(schema: Mapping[str, Setting], arguments: Sequence[str]) -> d
             continue
         name = known.get(word)
         if name is None:
-            raise unknown(word, tuple(known))
+            told.add(unknown(word, tuple(known)))
+            if not equals and rest and not rest[0].startswith("--"):
+                rest.pop(0)  # its value
+            continue
         setting = schema.get(name)
         if not equals:
             if setting is not None and setting.kind is bool and (not rest or rest[0].startswith("--")):
                 values[name] = True
                 continue
             if not rest:
-                raise ConfigError(f"{word}: a value is missing")
+                told.problems.append(f"{word}: a value is missing")
+                values[name] = WRONG
+                continue
             text = rest.pop(0)
-        if setting is None:
-            values[name] = text
-        elif setting.many:
-            values[name] = values.get(name, ()) + setting.parse(text, word)
-        else:
-            values[name] = setting.parse(text, word)
+        value = text if setting is None else told.value(setting.parse, text, word)
+        if setting is not None and setting.many and name in values:
+            value = WRONG if WRONG in (value, values[name]) else values[name] + value
+        values[name] = value
     return values
 
 
 def read_environment(
-    cls: type[Options], schema: Mapping[str, Setting], environment: Mapping[str, str]
+    cls: type[Options], schema: Mapping[str, Setting], environment: Mapping[str, str], told: Problems
 ) -> dict[str, Any]:
-    """Return the settings in the environment; `config` is among them when given."""
+    """Return the settings in the environment; `config` is among them when given; `told`: see above."""
     values: dict[str, Any] = {}
     prefix = env_prefix(cls)
     for variable, text in environment.items():
@@ -459,26 +619,32 @@ def read_environment(
             if name == "config":
                 values[name] = text
             elif name in schema:
-                values[name] = schema[name].parse(text, variable)
+                values[name] = told.value(schema[name].parse, text, variable)
             else:
-                raise unknown(variable, [f"{prefix}{field.upper()}" for field in (*schema, "config")])
+                told.add(unknown(variable, [f"{prefix}{field.upper()}" for field in (*schema, "config")]))
         elif not variable.startswith((*(f"WHIMBREL_{process}_" for process in PROCESSES), *FOREIGN_PREFIXES)):
-            raise unknown(variable, [f"WHIMBREL_{process}_" for process in PROCESSES])
+            told.add(unknown(variable, [f"WHIMBREL_{process}_" for process in PROCESSES]))
     return values
 
 
-def read_file(schema: Mapping[str, Setting], path: Path) -> dict[str, Any]:
-    """Return the settings in a TOML file."""
+def read_file(schema: Mapping[str, Setting], path: Path, told: Problems) -> dict[str, Any] | None:
+    """Return the settings in a TOML file, None where it can't be read; `told`: see above."""
     try:
-        with path.open("rb") as file:
-            table = tomllib.load(file)
+        table = tomllib.loads(path.read_bytes().decode())
     except OSError as error:
-        raise ConfigError(f"{path}: {error.strerror}") from error
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"{path}: {error}") from error
+        told.problems.append(f"{path}: {error.strerror}")
+        return None
+    except UnicodeDecodeError as error:
+        line = error.object.count(b"\n", 0, error.start) + 1
+        told.problems.append(f"{path}: the file is not UTF-8 (line {line})")
+        return None
+    except (tomllib.TOMLDecodeError, RecursionError, ValueError) as error:
+        told.problems.append(f"{path}: {error}")
+        return None
     values: dict[str, Any] = {}
     for name, value in table.items():
-        if name not in schema:
-            raise ConfigError(f"{path}: {unknown(name, tuple(schema))}")
-        values[name] = schema[name].check(value, f"{path}: {name}")
+        if name in schema:
+            values[name] = told.value(schema[name].check, value, f"{path}: {name}")
+        else:
+            told.problems.append(f"{path}: {unknown(name, tuple(schema))}")
     return values

@@ -6,7 +6,7 @@
     │   │   IllegalMessageGroup, IllegalMessageId, IllegalFilter, IllegalInvisibleTime, IllegalDeliveryTime,
     │   │   IllegalOffset, IllegalAccessPoint, InvalidReceiptHandle, InvalidTransactionId,
     │   │   MessageTypeConflict, MessageCorrupted, MessageTooLarge, MessageEmpty, PropertiesTooLarge,
-    │   │   ClientIdRequired, NotSupported, Forbidden, AlreadyExists
+    │   │   ClientIdRequired, NotSupported, Forbidden, AlreadyExists, WouldHide
     │   ├── TopicNotFound, QueueNotFound, GroupNotFound, OffsetNotFound
     │   ├── NoBroker                        a kind of TopicNotFound
     │   ├── LeftOut                         a kind of NotSupported
@@ -46,7 +46,7 @@ __all__ = [
     "NotSupported", "NotWritable", "OffsetNotFound", "OwnerAway", "PeerError",
     "PropertiesTooLarge", "QueueNotFound", "RangeGone", "Refused", "RemoteProtocolError", "ReplicaTimeout",
     "RequestError", "RequestTimeout", "StoreError", "StoreFull", "Stored", "Throttled", "TopicNotFound",
-    "Unavailable", "WhimbrelError", "error_for_code",
+    "Unavailable", "WhimbrelError", "WouldHide", "error_for_code", "file_trouble",
 ]  # fmt: skip
 
 Effect = Literal["none", "unknown", "stored"]
@@ -276,6 +276,13 @@ class AlreadyExists(RequestError):
 
     reason = "ALREADY_EXISTS"
     grpc = "ALREADY_EXISTS"
+
+
+class WouldHide(RequestError):
+    """A change of a topic would hide messages that are not finished, and was not told to."""
+
+    reason = "WOULD_HIDE_MESSAGES"
+    grpc = "FAILED_PRECONDITION"
 
 
 class MessageTooLarge(RequestError):
@@ -521,3 +528,14 @@ def error_for_code(code: int, message: str) -> WhimbrelError:
         if cls.code == code:
             return cls(message)
     return WhimbrelError(f"{message} (code {code})")
+
+
+def file_trouble(error: OSError, path: object = None) -> str:
+    """Return what the system says of a file, in one sentence.
+
+    Args:
+        error: names the file, unless it comes of a write.
+        path: is named then; None: nothing is.
+    """
+    name = error.filename or path
+    return f"{name}: {error.strerror}" if name and error.strerror else error.strerror or str(error)

@@ -16,6 +16,7 @@ frames that carry the log, are traces of their own that link to the root:
     whimbrel.ha.acknowledge  from the transfer until the slave's report covers it
     whimbrel.store.dispatch  the slave's consume queue has it: it can be received there
 
+Those from the transfer on need a slave: the append says how many were connected (`whimbrel.slaves`).
 Where a majority commits there are two more (`MAJORITY_TREE`), and the append names the leader's epoch:
 
     whimbrel.store.commit    from the append until a majority holds it: it can be received from the leader
@@ -47,7 +48,7 @@ import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, Literal, TextIO
 
 from whimbrel.escapes import printable, printable_json
 
@@ -71,10 +72,12 @@ __all__ = [
     "SEND",
     "SLAVE_APPEND",
     "SLAVE_COMMIT",
+    "SLAVE_STAGES",
     "STAGES",
     "TRANSFER",
     "TREE",
     "Attribute",
+    "LogLevel",
     "check_trace_target",
     "setup_logging",
     "write_ready_file",
@@ -106,6 +109,9 @@ send {topic}                producer  client
 └─ whimbrel.store.dispatch  internal  slave broker
 """  # with one slave, and no consumer
 
+# Of the setting `log_level`; WARN and FATAL are other words for WARNING and CRITICAL.
+LogLevel = Literal["DEBUG", "INFO", "WARNING", "WARN", "ERROR", "CRITICAL", "FATAL"]
+
 BROKER_SERVICE, REPLICATOR_SERVICE = "whimbrel-broker", "whimbrel-replicator"  # `service.name`
 CLIENT_SERVICE = "whimbrel-cli"  # of our command; programs with the client library name themselves
 # Operations of clients: a span is named after one and the topic.
@@ -118,6 +124,7 @@ FRAME = "whimbrel.ha.frame"
 ELECTION = "whimbrel.election"  # a trace of its own, of no message: `broker/elections/election_traces.py`
 INDENT = "    "  # of a traceback below its line
 STAGES = (APPEND, FLUSH, TRANSFER, SLAVE_APPEND, ACKNOWLEDGE, DISPATCH)
+SLAVE_STAGES = (TRANSFER, SLAVE_APPEND, ACKNOWLEDGE, SLAVE_COMMIT, DISPATCH)  # none without a slave
 MAJORITY_STAGES = (*STAGES[:-1], COMMIT, SLAVE_COMMIT, DISPATCH)  # where a majority commits; in this order
 
 
@@ -152,6 +159,7 @@ class Attribute:
     EPOCH = "whimbrel.epoch"  # of the leader that appended a record, or of an election
     WHY = "whimbrel.election.why"  # what made a member stand
     DUE = "whimbrel.delay.due_ms"  # when a delayed message is to be delivered, since the epoch
+    SLAVES = "whimbrel.slaves"  # how many were connected when a record was appended
     LATE = "whimbrel.delay.late_ms"  # how long after that it was
 
 
@@ -166,13 +174,13 @@ def check_trace_target(text: str) -> None:
         raise ValueError(f"trace_to: {text!r} is neither file:PATH nor http://HOST:PORT of a collector")
 
 
-def setup_logging(level: str, style: str, *, process: str, stream: TextIO | None = None) -> None:
+def setup_logging(level: LogLevel, style: str, *, process: str, stream: TextIO | None = None) -> None:
     """Send this process's log lines to the standard error; `style` is `text` or `json`."""
     handler = logging.StreamHandler(stream or sys.stderr)
     handler.setFormatter(JsonFormatter(process) if style == "json" else TextFormatter(process))
     root = logging.getLogger()
     root.handlers[:] = [handler]
-    root.setLevel(level.upper())
+    root.setLevel(level)
     # asyncio's lines below WARNING are about its selector, and grpcio repeats what we log about its calls.
     logging.getLogger("asyncio").setLevel(logging.WARNING)
 

@@ -1,7 +1,8 @@
 """What real servers gave, and how what others give differs from it."""
 
 import json
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,18 +20,21 @@ class Otherwise:
     Attributes:
         lacks: names of properties that a list of them does not have.
         adds: what it has besides.
-        instead: another value.
+        instead: another value. within: other values of some of the names that it has.
     """
 
     why: str
     lacks: frozenset[str] = frozenset()
     adds: tuple[str, ...] = ()
     instead: Any = None
+    within: Mapping[str, Any] = field(default_factory=dict)
 
     def value(self, wanted: Any) -> Any:
         """Return what ours says where real servers let a client say `wanted`."""
         if self.instead is not None:
             return self.instead
+        if self.within:
+            return wanted | self.within
         left = [each for each in wanted if each.partition("=")[0] not in self.lacks]
         return sorted([*left, *self.adds])
 
@@ -41,6 +45,7 @@ WAIT = Otherwise(
     lacks=frozenset({"WAIT"}),
 )
 SEARCH = "a time after all messages finds the end, as in 5.x; 4.9.3 finds the last message"
+BEYOND = "a pull beyond the end leads to the end, as in 5.x; 4.9.3 begins anew"
 DEAD = "a dead letter goes to its topic at once; in 4.9.3 it is sent as a delayed one, and says so"
 TRANSACTION = "a half names its transaction, as those of 5.x's clients do"
 
@@ -59,6 +64,9 @@ ACCEPTED = {
         lacks=frozenset({"DELAY", "MAX_RECONSUME_TIMES", "RECONSUME_TIME", "REAL_QID", "REAL_TOPIC"}),
     ),
     ("pull_sent_back", "properties"): WAIT,
+    ("pull", "pulls: status, next, least, most, bodies"): Otherwise(
+        BEYOND, within={"beyond the end": "OFFSET_ILLEGAL 4 0 4 []"}
+    ),
     ("lite_assigned", "in an hour"): Otherwise(SEARCH, instead=6),
     ("admin_offsets", "of a full one, in an hour"): Otherwise(SEARCH, instead=5),
     ("send_batch", "properties of the first, without an id"): Otherwise(

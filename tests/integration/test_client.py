@@ -284,7 +284,7 @@ def test_the_commands_work_against_real_processes(cluster: Cluster) -> None:
     assert json_of(cluster, "receive", "shop", "--group", "clerks", "--wait", "0") == []
     assert len(json_of(cluster, "pull", "shop", "--queue", "0", "--offset", "1")) in (4, 5)
     assert json_of(cluster, "group", "describe", "clerks")[0]["progress"]
-    shell(cluster, "group", "reset-offsets", "clerks", "shop", "--to", "earliest")
+    shell(cluster, "group", "reset-offsets", "clerks", "shop", "--to", "earliest", "--yes")
     assert len(json_of(cluster, "receive", "shop", "--group", "clerks", "--count", "11")) == 11
     assert json_of(cluster, "topic", "update", "shop", "--queues", "4")["write_queues"] == 4
     assert "broker" in shell(cluster, "cluster")

@@ -17,6 +17,7 @@ import pytest
 from support.cluster.broker_api import Api
 from support.cluster.processes import COMMAND, INTERRUPTIBLE, Cluster, Process, environment
 from support.waiting import until
+from whimbrel.cli.cluster_names import Kind, names_of
 from whimbrel.client import Message, sync
 from whimbrel.errors import ClusterUnreachable, WhimbrelError
 from whimbrel.rpc.client.channel import open_channel
@@ -114,7 +115,7 @@ def test_a_queue_that_is_gone_makes_the_broker_choose(cluster: Cluster, producer
     with sync.Admin(cluster.endpoint) as admin:
         admin.create_topic("shrunk", queues=8)
         producer.send(Message(topic="shrunk", body=b"x"))  # fetches the route
-        admin.update_topic("shrunk", queues=1)
+        admin.update_topic("shrunk", queues=1, hide_messages=True)
         for _ in range(8):
             assert producer.send(Message(topic="shrunk", body=b"x")).queue_id in (None, 0)
 
@@ -301,3 +302,18 @@ def test_a_brokers_address_is_told_from_a_nameservers(cluster: Cluster) -> None:
     child = python(COMMAND, "topic", "list", endpoint=cluster.master.grpc)
     _, error = ended(child, 1)
     assert cluster.master.grpc in error and "is the address of the broker broker-a (master)" in error
+
+
+def test_a_shell_is_offered_the_names_that_the_cluster_has(cluster: Cluster, producer: sync.Producer) -> None:
+    with sync.Admin(cluster.endpoint) as admin:
+        admin.create_topic("completed-topic")
+        admin.create_group("completed-group")
+        (broker,) = admin.cluster().masters()
+    wanted: dict[Kind, str] = {
+        "topic": "completed-topic",
+        "group": "completed-group",
+        "broker": broker.broker_name,
+    }
+    for kind, name in wanted.items():
+        assert name in names_of(kind, cluster.endpoint, seconds=30)
+    assert not {broker.broker_name, broker.cluster} & set(names_of("topic", cluster.endpoint, seconds=30))

@@ -73,6 +73,12 @@ def pulled(api: Api, topic: str) -> list[Any]:
     return [frame.message for frame in frames if frame.WhichOneof("content") == "message"]
 
 
+def attempts_told(cluster: Cluster, group: str) -> list[int]:
+    """Return how often dead letters were delivered, as `whimbrel dlq list` tells it."""
+    with sync.Admin(cluster.endpoint) as admin:
+        return [letter.attempts for letter in admin.dead_letters(group)]
+
+
 @pytest.mark.timeout(90)
 def test_a_message_that_always_fails_becomes_a_dead_letter_of_its_group(
     cluster: Cluster, tmp_path: Path, api: Api
@@ -93,6 +99,7 @@ def test_a_message_that_always_fails_becomes_a_dead_letter_of_its_group(
         assert (system.tag, list(system.keys), system.message_type) == ("red", ["key-0"], v2.NORMAL)
         assert dict(letter.user_properties) == {"own": "value"}
         assert system.delivery_attempt == 5, "reconsumeTimes 4"
+        assert attempts_told(cluster, "failing") == [3]
         assert system.dead_letter_queue.topic == "orders"
         assert system.dead_letter_queue.message_id == message_id
         log = log_of(cluster.master.store)
@@ -121,6 +128,7 @@ def test_an_ordered_group_moves_what_is_used_up_and_goes_on_behind_it(cluster: C
     system = letter.system_properties
     assert (letter.body, system.message_type, system.message_group) == (b"0", v2.FIFO, "m")
     assert system.delivery_attempt == 2, "reconsumeTimes 1"
+    assert attempts_told(cluster, "in-order") == [3]
     for _ in range(2):
         assert forward(api, "in-order", "in-order", received.handles[0]).status.code == v2.OK
     assert [letter.body for letter in pulled(api, "%DLQ%in-order")] == [b"0", b"1"]
@@ -229,7 +237,7 @@ def test_chosen_dead_letters_are_put_back_once_and_others_dropped(cluster: Clust
     assert listed(cluster, "billing", "--topic", "other") == []
 
     for expected in ('"put_back": 1', '"chosen": 0'):
-        code, out, err = run(cluster, "dlq", "replay", "billing", "--id", ids[0], "-o", "json")
+        code, out, err = run(cluster, "dlq", "replay", "billing", "--id", ids[0], "--yes", "-o", "json")
         assert code == 0 and expected in out, (out, err)
     again = [(at, one) for at, one in stored(api, "bills") if one.system_properties.message_id == ids[0]]
     assert len(again) == 2
@@ -245,9 +253,12 @@ def test_chosen_dead_letters_are_put_back_once_and_others_dropped(cluster: Clust
     code, out, err = run(cluster, "dlq", "drop", "billing", "--key", "k1", "--yes", "-o", "json")
     assert code == 0 and '"dropped": 1' in out, (out, err)
     assert sorted(listed(cluster, "billing")) == sorted(ids[2:])
-    code, out, _ = run(cluster, "dlq", "show", "billing", ids[2], "-o", "json")
+    code, out, _ = run(cluster, "dlq", "show", "billing", "--id", ids[2], "-o", "json")
     assert (code, json.loads(out)[0]["body"], json.loads(out)[0]["origin_topic"]) == (0, "2", "bills")
-    assert run(cluster, "dlq", "show", "billing", ids[0])[0] == 1
+    assert run(cluster, "dlq", "show", "billing", "--id", ids[0])[0] == 1
+    assert run(cluster, "dlq", "show", "billing", ids[2], "-o", "json")[1] == out  # as it was named before
+    code, _, err = run(cluster, "dlq", "replay", "billing", "--all")
+    assert code == 1 and "this would put 4 dead letters of group billing back" in err and "--yes" in err
     assert run(cluster, "dlq", "replay", "billing")[0] == 2
     assert run(cluster, "dlq", "replay", "billing", "--all", "--dry-run", "-o", "json")[1].count("4") == 1
 
@@ -255,13 +266,17 @@ def test_chosen_dead_letters_are_put_back_once_and_others_dropped(cluster: Clust
     cluster.restart()
     wait_writable(cluster)
     assert sorted(listed(cluster, "billing")) == sorted(ids[2:])
-    code, _, err = run(cluster, "dlq", "replay", "billing", "--all", "--rate", "50")
+    code, _, err = run(cluster, "dlq", "replay", "billing", "--all", "--rate", "50", "--yes")
     assert code == 0, err
     assert listed(cluster, "billing") == []
 
 
 def test_dead_letters_of_a_group_that_is_not_there_are_not_none(cluster: Cluster) -> None:
-    for words in (("list", "nobody"), ("replay", "nobody", "--all"), ("drop", "nobody", "--all", "--yes")):
+    for words in (
+        ("list", "nobody"),
+        ("replay", "nobody", "--all", "--yes"),
+        ("drop", "nobody", "--all", "--yes"),
+    ):
         code, _, err = run(cluster, "dlq", *words)
         assert code == 1 and "no consumer group nobody" in err
 
@@ -278,7 +293,7 @@ def test_a_topic_that_is_gone_and_a_letter_that_was_settled_before_are_told(
         before, refused = admin.replay_dead_letters(letters)
         assert before.result is DeadLetterResult.BEFORE
         assert refused.result is DeadLetterResult.REFUSED and "no topic gone" in refused.why
-    code, _, err = run(cluster, "dlq", "replay", "leaver", "--all")
+    code, _, err = run(cluster, "dlq", "replay", "leaver", "--all", "--yes")
     assert code == 1 and "make it, or drop the dead letter" in err
 
 

@@ -234,12 +234,12 @@ def test_what_was_cut_is_listed_shown_and_put_back_once(group: ElectedGroup, run
         assert dry.code == 0 and "2 would be put back, 1 are in their topics already" in dry.err
     assert b"lost" not in bodies_of(successor.peer)
     done = run.page(
-        FAILOVER["whimbrel replication cut replay 3-00000000000000001200-00000000000000004800"], place
+        FAILOVER["whimbrel replication cut replay 3-00000000000000001200-00000000000000004800 --yes"], place
     )
     assert done.code == 0 and "2 put back, 1 are in their topics already, 0 refused" in done.err
-    again = run("cut", "replay", cut["cut"])
+    again = run("cut", "replay", cut["cut"], "--yes")
     assert again.code == 0 and "2 put back, 1 were there, 0 refused; --again goes" in again.err
-    repeated = run("cut", "replay", cut["cut"], "--again", "-o", "json")
+    repeated = run("cut", "replay", cut["cut"], "--again", "--yes", "-o", "json")
     assert json.loads(repeated.out)["present"] == 3
     of_member = COMMANDS["whimbrel replication cut list --broker broker-a --member 1"]
     (cut,) = json.loads(run.page(of_member, {"1": leader.number}, "-o", "json").out)
@@ -251,7 +251,7 @@ def test_what_was_cut_is_listed_shown_and_put_back_once(group: ElectedGroup, run
     (offline,) = json.loads(run.page(at_rest, {A_STORE: store}, "-o", "json").out)
     assert offline["cut"] == cut["cut"] and offline["replayed"] == "yes"
     assert "id-lost" in run("cut", "show", cut["cut"], "--store", store).out
-    refused = run("cut", "replay", cut["cut"], "--store", store, "--again")
+    refused = run("cut", "replay", cut["cut"], "--store", store, "--again", "--yes")
     assert refused.code == 1 and "start it with --accept-replays true" in refused.err
     unknown = run("cut", "show", "1-2-3")
     assert unknown.code == 1 and "cut list" in unknown.err
@@ -295,7 +295,11 @@ def test_two_of_three_are_lost_for_good(group: ElectedGroup, run: Replication) -
     (cut,) = json.loads(run("cut", "list", "-o", "json").out)
     assert cut["member"] == leader.number and cut["records"] == 1
     # On a busy machine the leader may just have changed: who repeats it puts back each message once.
-    until(lambda: run("cut", "replay", cut["cut"]).code == 0, timeout=10, what="a leader that takes it back")
+    until(
+        lambda: run("cut", "replay", cut["cut"], "--yes").code == 0,
+        timeout=10,
+        what="a leader that takes it back",
+    )
     now = group.await_leader()
     assert sorted(bodies_of(now.peer)) == [b"first", b"goes on", b"of two", b"only the leader has it"]
 

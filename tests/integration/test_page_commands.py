@@ -219,6 +219,23 @@ def test_groups(run: Terminal, cluster: DevCluster) -> None:
     assert group("ledger-3").fifo and group("ledger-4").fifo
 
 
+def test_fewer_queues_and_a_reset_that_is_only_planned(
+    run: Terminal, cluster: DevCluster, producer: sync.Producer
+) -> None:
+    with sync.Admin(cluster.endpoint) as admin:
+        admin.create_topic("fewer", queues=4)
+    for _ in range(8):
+        producer.send(Message(topic="fewer", body=b"x"))
+    names: dict[str, object] = {"orders": "fewer", "billing": "finishers"}
+    assert len(bodies(run(COMMANDS["whimbrel receive orders --group billing"], names, *LINES))) == 8
+    fewer = run(COMMANDS["whimbrel topic update orders --queues 2 --wait 60"], {"orders": "fewer"}, *JSON)
+    assert (of_json(fewer)["read_queues"], of_json(fewer)["write_queues"]) == (2, 2)
+    command = COMMANDS["whimbrel group reset-offsets billing orders --to earliest --dry-run"]
+    (moves,) = of_json(run(command, names, *JSON)).values()
+    assert [move["queue_id"] for move in moves] == [0, 1]
+    assert all((move["after"], move["again"], move["skipped"]) == (0, move["before"], 0) for move in moves)
+
+
 @pytest.fixture
 def given_up(cluster: DevCluster, producer: sync.Producer) -> Callable[[str, str], list[str]]:
     """Return what makes two dead letters of a group, and gives their ids."""
@@ -245,7 +262,7 @@ def test_dead_letters(run: Terminal, given_up: Callable[[str, str], list[str]]) 
     an_id = group | {"01A2B3C4D5E6F7": first}
     left = of_json(run(COMMANDS["whimbrel dlq list billing"], group, *JSON))
     assert {letter["message_id"] for letter in left} == {first, second}
-    put_back = run(COMMANDS["whimbrel dlq replay billing --id 01A2B3C4D5E6F7"], an_id, *JSON)
+    put_back = run(COMMANDS["whimbrel dlq replay billing --id 01A2B3C4D5E6F7 --yes"], an_id, *JSON)
     assert of_json(put_back)["put_back"] == 1
     dropped = run(COMMANDS["whimbrel dlq drop billing --topic orders --yes"], both, *JSON)
     assert of_json(dropped)["dropped"] == 1
@@ -256,12 +273,14 @@ def test_dead_letters_of_their_page(run: Terminal, given_up: Callable[[str, str]
     group, both = {"billing": "faulty"}, {"billing": "faulty", "orders": "faults"}
     first, _ = given_up("faults", "faulty")
     shown = run(
-        DEAD_LETTERS["whimbrel dlq show billing 01A2B3C4D5E6F7"], group | {"01A2B3C4D5E6F7": first}, *JSON
+        DEAD_LETTERS["whimbrel dlq show billing --id 01A2B3C4D5E6F7"],
+        group | {"01A2B3C4D5E6F7": first},
+        *JSON,
     )
     assert of_json(shown)[0]["origin_topic"] == "faults"
     command = DEAD_LETTERS["whimbrel dlq replay billing --topic orders --since 2h --dry-run"]
     assert of_json(run(command, both, *JSON))["chosen"] == 2
-    command = DEAD_LETTERS["whimbrel dlq replay billing --topic orders --since 2h"]
+    command = DEAD_LETTERS["whimbrel dlq replay billing --topic orders --since 2h --yes"]
     assert of_json(run(command, both, *JSON))["put_back"] == 2
     dropped = run(DEAD_LETTERS["whimbrel dlq drop billing --until 7d --yes"], group, *JSON)
     assert of_json(dropped)["chosen"] == 0  # what died a week ago

@@ -8,6 +8,7 @@ import time
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -158,7 +159,7 @@ def test_6_1_30_the_first_heartbeat_makes_the_group_and_tells_its_members(cluste
         first.pushed(40)
         assert first.json(38, {GROUP: "g30"}) == {"consumerIdList": ["c1"]}
         assert first.pull("commits", consumerGroup="g30", sysFlag=0, subVersion=1).code == 0
-        newer = {"consumerGroup": "g30", "sysFlag": 0, "subVersion": 3}
+        newer: dict[str, Any] = {"consumerGroup": "g30", "sysFlag": 0, "subVersion": 3}
         assert first.pull("commits", **newer).code == 0  # clients compare tags themselves
         assert first.pull("commits", **newer, expressionType="SQL92").code == 25
     with Wire(cluster.master.grpc) as later:

@@ -140,7 +140,7 @@ def test_a_slave_whose_broker_is_killed_is_missed_and_let_go_of(lacking: Groups,
     lacking.cluster.slave_replicators[0].kill()
     slave.kill()
     until(lambda: lacking.absent() == ["broker-a 1"], what="the nameserver to miss it again")
-    shell("broker", "forget", "broker-a", "--id", "1", *endpoint)
+    shell("broker", "forget", "broker-a", "--member", "1", *endpoint)
     assert lacking.absent() == []
     shell("broker", "forget", "broker-a", "--id", "1", *endpoint, code=1)
     assert "no nameserver misses a broker 1 of broker-a" in shell.error
@@ -160,3 +160,21 @@ def test_each_voter_that_is_gone_is_missed(tmp_path: Path, capsys: pytest.Captur
         shell("replication", "history", *endpoint)  # the others know all of it
         first.broker.start()
         shell("health", "--wait", "20", *endpoint)
+
+
+@pytest.mark.parametrize(("slaves", "told"), [(1, "there is no master"), (0, "no broker of broker-a is")])
+def test_who_is_down_is_said_once_with_since_when(
+    tmp_path: Path, shell: Shell, slaves: int, told: str
+) -> None:
+    with Cluster(tmp_path, slaves=slaves) as cluster:
+        endpoint = ("--endpoint", cluster.endpoint)
+        cluster.wait_usable()
+        shell("topic", "create", "ours", *endpoint)
+        cluster.master.kill()
+        with Admin(cluster.endpoint) as admin:
+            until(lambda: not admin.cluster().masters(), what="the nameserver to miss it")
+        for words in (("send", "ours", "x"), ("topic", "create", "more"), ("topic", "list")):
+            shell(*words, *endpoint, code=1)
+            (line,) = (line for line in shell.error.splitlines() if "broker-a" in line)
+            assert " since 20" in line and "start" in line, line
+            assert told in line or words == ("topic", "list")

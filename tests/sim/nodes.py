@@ -1,6 +1,6 @@
 """The processes of a cluster: nameserver, broker and replicator, production code on simulated parts.
 
-nameserver   `whimbrel.nameserver.__main__.run` on a `SimLoop`
+nameserver   `whimbrel.nameserver.program.run` on a `SimLoop`
 broker       `whimbrel.broker.broker.Broker` on a `SimLoop`
 replicator   `whimbrel.replicator.replicator.Replicator` over `TurnLoop`, which replaces the selector
 
@@ -30,7 +30,7 @@ from whimbrel.broker.options import BrokerOptions
 from whimbrel.broker.produce import appender
 from whimbrel.broker.timing import timers
 from whimbrel.errors import WhimbrelError
-from whimbrel.nameserver import __main__ as nameserver
+from whimbrel.nameserver import program as nameserver
 from whimbrel.nameserver.options import NameserverOptions
 from whimbrel.replicator import feeder, follower, replicator
 from whimbrel.replicator.options import ReplicatorOptions

@@ -114,7 +114,7 @@ class TopicCalls(Calls):
         return self.admin.create_topic(name, queues=number)
 
     def update(self, name: str, number: int) -> Awaitable[Any]:
-        return self.admin.update_topic(name, read_queues=number, write_queues=number)
+        return self.admin.update_topic(name, read_queues=number, write_queues=number, hide_messages=True)
 
     def delete(self, name: str) -> Awaitable[Any]:
         return self.admin.delete_topic(name)

@@ -1,6 +1,7 @@
 """Where settings come from, and what is refused."""
 
 import dataclasses
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Literal
@@ -11,10 +12,12 @@ from whimbrel.cli.toml import effective_toml
 from whimbrel.config import (
     ConfigError,
     build,
+    check_rules,
     effective,
     load,
     load_or_exit,
     option,
+    refusal,
     settings,
     settings_line,
 )
@@ -33,10 +36,31 @@ class Sample:
     delete_when: tuple[int, ...] = (4,)
     auto_create_topics: bool = option(False, help="create topics on first send")
     token: str = option("", help="a secret", secret=True)
+    limit: int = option(0, help="a limit")
 
     def __post_init__(self) -> None:
+        check_rules(self)
+
+    def wrong_port(self) -> Iterator[str]:
         if self.port == 1:
-            raise ValueError("port 1 is not for us")
+            yield "port 1 is not for us"
+
+    def wrong_lease(self) -> Iterator[str]:
+        if self.lease_s > 100 and not self.listens:
+            yield "lease_s: too long for somebody who does not listen"
+
+    def wrong_nameservers(self) -> Iterator[str]:
+        for address in self.nameservers:
+            yield from refusal(refuse_blank, address)
+
+    @property
+    def listens(self) -> bool:
+        return self.port != 0
+
+
+def refuse_blank(address: str) -> None:
+    if " " in address:
+        raise ValueError(f"nameservers: {address!r} has a blank")
 
 
 def test_defaults() -> None:
@@ -70,6 +94,7 @@ def test_the_environment_may_name_the_file(tmp_path: Path) -> None:
         (["--auto-create-topics", "false"], Sample()),
         (["--no-auto-create-topics"], Sample()),
         (["--port", "16KiB"], Sample(port=16384)),
+        (["--flush", "SYNC"], Sample(flush="sync")),
         (["--token", "a=b"], Sample(token="a=b")),
         (["--token=a=b"], Sample(token="a=b")),
     ],
@@ -90,6 +115,9 @@ def test_spellings_of_arguments(arguments: list[str], expected: Sample) -> None:
         (["--auto-create-topics", "perhaps"], {}, "'perhaps' is not true or false"),
         (["port"], {}, "'port': what is this"),
         (["--port", "1"], {}, "port 1 is not for us"),
+        (["--lease-s", "nan"], {}, "--lease-s: nan is not a number"),
+        (["--lease-s", "inf"], {}, "--lease-s: inf is not a number"),
+        (["--limit", "9" * 19], {}, "--limit: the number has too many digits"),
         ([], {"WHIMBREL_BROKER_PROT": "5"}, "did you mean WHIMBREL_BROKER_PORT"),
         ([], {"WHIMBREL_BROKR_PORT": "5"}, "WHIMBREL_BROKR_PORT: no such setting"),
         ([], {"WHIMBREL_BROKER_PORT": "five"}, "WHIMBREL_BROKER_PORT: 'five' is not a whole number"),
@@ -120,6 +148,88 @@ def test_mistakes_in_the_file_name_the_file(tmp_path: Path, content: str, text: 
         load(Sample, ["--config", str(file)], {})
 
 
+def problems(arguments: list[str], environment: dict[str, str]) -> tuple[str, ...]:
+    with pytest.raises(ConfigError) as caught:
+        load(Sample, arguments, environment)
+    return caught.value.problems
+
+
+def test_all_that_is_wrong_is_told_at_once(tmp_path: Path) -> None:
+    file = tmp_path / "broker.toml"
+    file.write_text('prot = 5\nlease_s = "x"\ndelete_when = [4, "a", true]\n')
+    arguments = [
+        "--config",
+        str(file),
+        "--flsh",
+        "sync",
+        "--flush",
+        "never",
+        "word",
+        "--delete-when",
+        "b,5,c",
+    ]
+    assert [
+        text.split(";")[0] for text in problems([*arguments, "--token"], {"WHIMBREL_BROKER_PORT": "x"})
+    ] == [
+        "--flsh: no such setting",
+        "--flush: 'never' is not one of sync, async",
+        "'word': what is this? Settings are given as --name value",
+        "--delete-when: 'b' is not a whole number (KiB, MiB and GiB are understood)",
+        "--delete-when: 'c' is not a whole number (KiB, MiB and GiB are understood)",
+        "--token: a value is missing",
+        "WHIMBREL_BROKER_PORT: 'x' is not a whole number (KiB, MiB and GiB are understood)",
+        f"{file}: prot: no such setting",
+        f"{file}: lease_s: 'x' is not a number",
+        f"{file}: delete_when: 'a' is not a whole number (KiB, MiB and GiB are understood)",
+        f"{file}: delete_when: True is not a whole number (KiB, MiB and GiB are understood)",
+    ]
+
+
+def test_all_rules_that_are_broken_are_told_at_once() -> None:
+    assert problems(["--port", "1", "--nameservers", "a b,c,d e"], {}) == (
+        "port 1 is not for us",
+        "nameservers: 'a b' has a blank",
+        "nameservers: 'd e' has a blank",
+    )
+
+
+def test_a_rule_over_a_value_that_can_not_be_read_says_nothing() -> None:
+    flush = "--flush: 'x' is not one of sync, async"
+    assert problems(["--flush", "x", "--port", "1"], {}) == (flush, "port 1 is not for us")
+    port = "--port: 'x' is not a whole number (KiB, MiB and GiB are understood)"
+    assert problems(["--port", "x", "--lease-s", "200"], {}) == (port,)
+    assert problems(["--port", "0", "--lease-s", "200", "--flush", "x"], {})[1:] == (
+        "lease_s: too long for somebody who does not listen",
+    )
+
+
+def test_a_file_that_can_not_be_read_hides_no_other_mistake() -> None:
+    file = "/nowhere/broker.toml"
+    missing = f"{file}: No such file or directory"
+    assert problems(["--config", file, "--port", "1"], {}) == (missing, "port 1 is not for us")
+    assert problems(["--config", file, "--lease-s", "200"], {}) == (missing,)  # it may say the port
+
+
+@pytest.mark.parametrize(
+    ("content", "text"),
+    [
+        (b'port = 1\ntoken = "\xff"\n', "the file is not UTF-8 (line 2)"),
+        (b"token = \xff\xfe", "the file is not UTF-8 (line 1)"),
+        (b"x = " + b"[" * 100_000, ""),
+        (b"port = " + b"9" * 5000, ""),
+        (b'token = "a\\u0000b"', "token: 'a\\x00b' holds control characters"),
+        (b"lease_s = nan", "lease_s: nan is not a number"),
+        (b"lease_s = 1" + b"0" * 400, ""),
+    ],
+)
+def test_a_file_with_any_bytes_is_refused_in_a_sentence(tmp_path: Path, content: bytes, text: str) -> None:
+    file = tmp_path / "broker.toml"
+    file.write_bytes(content)
+    (problem,) = problems(["--config", str(file)], {})
+    assert problem.startswith(f"{file}: {text}")
+    assert "\n" not in problem
+
+
 def test_missing_file_is_an_error() -> None:
     with pytest.raises(ConfigError, match="No such file"):
         load(Sample, ["--config", "/nowhere/broker.toml"], {})
@@ -147,6 +257,14 @@ def test_mistake_ends_the_process_with_code_two(capsys: pytest.CaptureFixture[st
         load_or_exit(Sample, ["--prot", "1"], {})
     assert ended.value.code == 2
     assert capsys.readouterr().err.startswith("whimbrel broker: --prot: no such setting")
+
+
+def test_mistakes_are_a_line_each(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        load_or_exit(Sample, ["--port", "x", "--flush", "never"], {})
+    first, second = capsys.readouterr().err.splitlines()
+    assert first.startswith("whimbrel broker: --port: ")
+    assert second.startswith("whimbrel broker: --flush: ")
 
 
 def test_settings_line_masks_secrets() -> None:

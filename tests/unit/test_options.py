@@ -65,3 +65,47 @@ def test_a_nameserver_without_a_port_ends_the_process_with_2_and_one_sentence() 
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert done.stderr == f"whimbrel broker: nameservers: '127.0.0.1' {NO_PORT}\n"
+
+
+@pytest.mark.parametrize("options", [NameserverOptions, BrokerOptions, ReplicatorOptions])
+@pytest.mark.parametrize("level", ["LOUD", "", "10", "INFOS"])
+def test_a_level_that_the_log_does_not_have_is_refused(options: type[Options], level: str) -> None:
+    with pytest.raises(
+        ConfigError, match=r"--log-level: .* is not one of DEBUG, INFO, WARNING, WARN, ERROR, CRITICAL, FATAL"
+    ):
+        load(options, [*([] if options is NameserverOptions else STORE), "--log-level", level], {})
+
+
+@pytest.mark.parametrize("options", [NameserverOptions, BrokerOptions, ReplicatorOptions])
+def test_a_level_is_taken_in_small_letters(options: type[Options]) -> None:
+    store = [] if options is NameserverOptions else STORE
+    found = load(options, [*store, "--log-level", "debug"], {})
+    assert vars_of(found)["log_level"] == "DEBUG"
+
+
+def vars_of(options: Options) -> dict[str, object]:
+    return {name: getattr(options, name) for name in options.__dataclass_fields__}
+
+
+def test_all_settings_of_a_broker_that_are_wrong_are_told_at_once() -> None:
+    words = ["--role", "slave", "--name", "x y", "--nameservers", "a,b:1", "--host", "h:1", "--tls-key", "k"]
+    words += ["--consumequeue-file-size", "21", "--voters", "1", "--trace-to", "x", "--coordinator", "zoo"]
+    with pytest.raises(ConfigError) as caught:
+        load(BrokerOptions, words, {})
+    assert [problem.split(":")[0] for problem in caught.value.problems] == [
+        "store",
+        "consumequeue_file_size is not a multiple of 20",
+        "coordinator",
+        "name",
+        "nameservers",
+        "host",
+        "tls_certificate and tls_key belong together",
+        "trace_to",
+        "voters",
+    ]
+
+
+def test_a_wrong_role_is_no_reason_to_find_fault_with_the_id() -> None:
+    with pytest.raises(ConfigError) as caught:
+        load(BrokerOptions, [*STORE, "--role", "boss", "--id", "3", "--name", "x y"], {})
+    assert [problem.split(":")[0] for problem in caught.value.problems] == ["--role", "name"]

@@ -24,7 +24,7 @@ def root_logger() -> Iterator[None]:
 
 def test_text_line_has_time_level_process_message_and_logger() -> None:
     stream = io.StringIO()
-    setup_logging("info", "text", process="broker-a", stream=stream)
+    setup_logging("INFO", "text", process="broker-a", stream=stream)
     logging.getLogger("whimbrel.broker.api.messaging").info("log end %d", 7)
     logging.getLogger("whimbrel.broker.api.messaging").debug("unseen")
     assert re.fullmatch(

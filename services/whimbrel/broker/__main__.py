@@ -1,8 +1,17 @@
 """`python -m whimbrel.broker`."""
 
-import os
-import sys
+from whimbrel.starting import run
 
-from whimbrel.broker.program import main
 
-sys.exit(main(sys.argv[1:], os.environ))
+def program() -> int:
+    """Run a broker; return the exit code."""
+    import os
+    import sys
+
+    from whimbrel.broker.program import main
+
+    return main(sys.argv[1:], os.environ)
+
+
+if __name__ == "__main__":
+    run(program)

@@ -42,7 +42,7 @@ from whimbrel.broker.produce.internal_append import onward_draft
 from whimbrel.broker.tables.groups import GroupTable
 from whimbrel.broker.tables.offset_files import OffsetFile
 from whimbrel.broker.tables.versioned import VersionedTable
-from whimbrel.errors import CorruptRecord, IllegalOffset, StoreError, WhimbrelError
+from whimbrel.errors import CorruptRecord, IllegalOffset, StoreError, WhimbrelError, file_trouble
 from whimbrel.machine import MACHINE, Machine
 from whimbrel.model.names import RETRY_PREFIX
 from whimbrel.model.topic import TopicConfig
@@ -219,8 +219,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         with same_modes(chosen.store):
             done = export(chosen.store, to=chosen.to)
-    except WhimbrelError as error:
-        sys.stderr.write(f"Error: {error}\n")
+    except (WhimbrelError, OSError) as error:
+        sys.stderr.write(f"Error: {file_trouble(error) if isinstance(error, OSError) else error}\n")
         return 1
     if chosen.json:
         sys.stdout.write(json.dumps([asdict(one) for one in done]) + "\n")
@@ -232,7 +232,3 @@ def main(arguments: Sequence[str] | None = None) -> int:
     count = sum(one.copied for one in done)
     sys.stdout.write(f"{chosen.to or chosen.store} is ready for RocketMQ: {count} messages copied\n")
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

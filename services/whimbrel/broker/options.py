@@ -4,16 +4,17 @@ Their names, defaults and texts are read by the command line, too; so nothing th
 imported before it is asked for.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from whimbrel.config import option
+from whimbrel.config import check_rules, option, refusal
 from whimbrel.model.coordinators import parse_coordinator
-from whimbrel.model.names import check_broker_name
+from whimbrel.model.names import check_broker_name, is_text
 from whimbrel.model.route import check_address, check_host
 from whimbrel.model.wire import BROKER_PORT, NAMESERVER_PORT
 from whimbrel.rpc.server import serving
-from whimbrel.telemetry import check_trace_target
+from whimbrel.telemetry import LogLevel, check_trace_target
 
 if TYPE_CHECKING:
     from whimbrel.broker.produce.appender import Durability
@@ -224,82 +225,107 @@ class BrokerOptions:
         maximum=65535,
     )
     ready_file: str = option("", help="written once the broker serves")
-    log_level: str = option("INFO", help="level of the logging module")
+    log_level: LogLevel = option("INFO", help="least severe log lines to write")
     log_format: Literal["text", "json"] = option("text", help="how log lines look")
 
     def __post_init__(self) -> None:
         """Refuse what can't work."""
-        if not self.store:
-            raise ValueError("store: name the store directory")
-        self.check_role()
-        check_broker_name("name", self.name)
-        check_broker_name("cluster", self.cluster)
-        for address in self.nameservers:
-            check_address("nameservers", address)
-        check_host("host", self.host)
-        check_host("advertise_host", self.advertise_host)
-        if bool(self.tls_certificate) != bool(self.tls_key):
-            raise ValueError("tls_certificate and tls_key belong together: name both files, or none")
-        if self.tls_certificate and self.transport != "native":
-            raise ValueError("tls_certificate: only the transport native serves TLS, set transport to native")
-        self.check_ports()
-        check_trace_target(self.trace_to)
-        self.check_voters()
-        if self.trace_ratio and not self.trace_to:
-            raise ValueError("trace_ratio: say with trace_to where the spans are to go")
-        _ = self.store_options
+        check_rules(self)
 
-    def check_ports(self) -> None:
-        """Refuse further ports that nothing would serve, or that are taken."""
+    def wrong_store(self) -> Iterator[str]:
+        """Yield why the store can't be."""
+        if not self.store:
+            yield "store: name the store directory"
+
+    def wrong_store_options(self) -> Iterator[str]:
+        """Yield what no store can have."""
+        yield from refusal(lambda: self.store_options)
+
+    def wrong_coordinator(self) -> Iterator[str]:
+        """Yield why the coordinator can't be."""
+        yield from refusal(parse_coordinator, self.coordinator)
+
+    def wrong_name(self) -> Iterator[str]:
+        """Yield why the name can't be."""
+        yield from refusal(check_broker_name, "name", self.name)
+
+    def wrong_cluster(self) -> Iterator[str]:
+        """Yield why the cluster's name can't be."""
+        yield from refusal(check_broker_name, "cluster", self.cluster)
+
+    def wrong_nameservers(self) -> Iterator[str]:
+        """Yield which addresses are none."""
+        for address in self.nameservers:
+            yield from refusal(check_address, "nameservers", address)
+
+    def wrong_hosts(self) -> Iterator[str]:
+        """Yield which hosts are none."""
+        yield from refusal(check_host, "host", self.host)
+        yield from refusal(check_host, "advertise_host", self.advertise_host)
+
+    def wrong_tls(self) -> Iterator[str]:
+        """Yield what is wrong with TLS."""
+        if bool(self.tls_certificate) != bool(self.tls_key):
+            yield "tls_certificate and tls_key belong together: name both files, or none"
+        if self.tls_certificate and self.transport != "native":
+            yield "tls_certificate: only the transport native serves TLS, set transport to native"
+
+    def wrong_trace(self) -> Iterator[str]:
+        """Yield what is wrong with where spans go."""
+        yield from refusal(check_trace_target, self.trace_to)
+        if self.trace_ratio and not self.trace_to:
+            yield "trace_ratio: say with trace_to where the spans are to go"
+
+    def wrong_ports(self) -> Iterator[str]:
+        """Yield which further ports nothing would serve, or are taken."""
         for name, port in (("remoting_port", self.remoting_port), ("vip_port", self.vip_port)):
             if port >= 0 and self.transport != "native":
-                raise ValueError(
-                    f"{name}: only the transport native speaks RocketMQ's protocol, set transport to native"
-                )
+                yield f"{name}: only the transport native speaks RocketMQ's protocol, set transport to native"
             if port == self.port != 0:
-                raise ValueError(f"{name}: RocketMQ's protocol is served on port anyway, name another one")
+                yield f"{name}: RocketMQ's protocol is served on port anyway, name another one"
         if self.remoting_port == self.vip_port > 0:
-            raise ValueError("vip_port: remoting_port is the same, name another one")
+            yield "vip_port: remoting_port is the same, name another one"
 
     @property
     def extra_ports(self) -> tuple[int, ...]:
         """Where the server listens besides."""
         return tuple(port for port in (self.remoting_port, self.vip_port) if port >= 0)
 
-    def check_role(self) -> None:
-        """Refuse a role that does not fit the id or the coordinator."""
-        place = parse_coordinator(self.coordinator)
-        self.check_access(place.kind)
-        if not self.elects:
-            if self.copies_min:
-                raise ValueError("copies_min: only a group that elects its leader changes its voters")
-            if self.role == "elected":
-                raise ValueError("role: who is elected needs a coordinator, such as --coordinator nameserver")
-            if (self.role == "master") != (self.id == 0):
-                raise ValueError(
-                    f"id: a {self.role} can't have id {self.id}; the master's is 0, slaves' are above"
-                )
+    def wrong_role(self) -> Iterator[str]:
+        """Yield why the role does not fit the id, where roles are as configured."""
+        if self.elects:
             return
-        if place.kind == "nameserver" and not place.addresses and not self.nameservers:
-            raise ValueError("coordinator: there is no nameserver that could be it")
+        if self.copies_min:
+            yield "copies_min: only a group that elects its leader changes its voters"
+        if self.role == "elected":
+            yield "role: who is elected needs a coordinator, such as --coordinator nameserver"
+        elif (self.role == "master") != (self.id == 0):
+            yield f"id: a {self.role} can't have id {self.id}; the master's is 0, slaves' are above"
+
+    def wrong_election(self) -> Iterator[str]:
+        """Yield why its members could not elect."""
+        if not self.elects or any(self.wrong_coordinator()):
+            return
+        if self.coordinator == "nameserver" and not self.nameservers:
+            yield "coordinator: there is no nameserver that could be it"
         if self.copies_min and self.flush != "sync":
-            raise ValueError(
+            yield (
                 "copies_min: needs flush sync, since a member that is alone may lose in a power cut what it"
                 " has answered, and would not be elected afterwards"
             )
         if self.replication != "majority":
-            raise ValueError(
-                "coordinator: only a group that commits by majority elects, set replication to it"
-            )
+            yield "coordinator: only a group that commits by majority elects, set replication to it"
         if not self.id:
-            raise ValueError("id: members of a group that elects have ids from 1 on, each its own")
+            yield "id: members of a group that elects have ids from 1 on, each its own"
 
-    def check_access(self, kind: str) -> None:
-        """Refuse files and users that the coordinator has no use for, or that are of no use alone."""
+    def wrong_access(self) -> Iterator[str]:
+        """Yield which files and users the coordinator has no use for, or are of no use alone."""
         used = {
+            "none": (),
+            "nameserver": (),
             "etcd": ("ca", "certificate", "key", "user", "password_file"),
             "kubernetes": ("ca", "token_file"),
-        }
+        }.get(self.coordinator.partition(":")[0])
         access = {
             "ca": self.coordinator_ca,
             "certificate": self.coordinator_certificate,
@@ -309,18 +335,16 @@ class BrokerOptions:
             "token_file": self.coordinator_token_file,
         }
         for name, value in access.items():
-            if value and name not in used.get(kind, ()):
-                raise ValueError(f"coordinator_{name}: coordinator {self.coordinator} does not ask for that")
+            if value and used is not None and name not in used:
+                yield f"coordinator_{name}: coordinator {self.coordinator} does not ask for that"
         if bool(self.coordinator_certificate) != bool(self.coordinator_key):
-            raise ValueError(
-                "coordinator_certificate and coordinator_key belong together: name both files, or none"
-            )
+            yield "coordinator_certificate and coordinator_key belong together: name both files, or none"
         if self.coordinator_certificate and not self.coordinator_ca:
-            raise ValueError("coordinator_certificate: only TLS uses it, name coordinator_ca as well")
+            yield "coordinator_certificate: only TLS uses it, name coordinator_ca as well"
+        if not is_text(self.coordinator_user):
+            yield f"coordinator_user: {self.coordinator_user!r} is not UTF-8"
         if bool(self.coordinator_user) != bool(self.coordinator_password_file):
-            raise ValueError(
-                "coordinator_user and coordinator_password_file belong together: name both, or none"
-            )
+            yield "coordinator_user and coordinator_password_file belong together: name both, or none"
 
     @property
     def elects(self) -> bool:
@@ -332,32 +356,39 @@ class BrokerOptions:
         """The broker id at nameservers: 0 for the master, whoever that is."""
         return 0 if self.role == "master" else self.id
 
-    def check_voters(self) -> None:
-        """Refuse voters that can't be, or that nobody asks."""
-        if self.voters and self.replication != "majority":
-            raise ValueError("voters: only replication majority counts them, set replication to majority")
+    def wrong_voters(self) -> Iterator[str]:
+        """Yield which voters can't be, or that nobody asks them."""
         if self.replication != "majority":
+            if self.voters:
+                yield "voters: only replication majority counts them, set replication to majority"
             return
         if not self.voters:
-            raise ValueError(
+            yield (
                 "voters: replication majority needs the ids of all members whose copies count,"
                 " such as 0, 1 and 2 for a master and two slaves"
             )
+            return
         from whimbrel.model.group_record import MEMBER_MAX
 
-        for text in self.voters:
-            if not (text.isascii() and text.isdecimal() and int(text) <= MEMBER_MAX):
-                raise ValueError(f"voters: {text!r} is no id of a member: they are 0 to {MEMBER_MAX}")
+        none = [
+            text
+            for text in self.voters
+            if not (text.isascii() and text.isdecimal() and int(text) <= MEMBER_MAX)
+        ]
+        for text in none:
+            yield f"voters: {text!r} is no id of a member: they are 0 to {MEMBER_MAX}"
+        if none:
+            return
         if len(self.voter_ids) < len(self.voters):
-            raise ValueError(f"voters: {', '.join(self.voters)} names a member twice")
+            yield f"voters: {', '.join(self.voters)} names a member twice"
+        if len(self.voter_ids) > VOTERS_MAX:
+            yield f"voters: {len(self.voter_ids)} members; at most {VOTERS_MAX} vote"
         if (0 in self.voter_ids) == self.elects:
-            raise ValueError(
+            yield (
                 "voters: members of a group that elects have ids from 1 on"
                 if self.elects
                 else "voters: the master's id 0 must be among them"
             )
-        if len(self.voter_ids) > VOTERS_MAX:
-            raise ValueError(f"voters: {len(self.voter_ids)} members; at most {VOTERS_MAX} vote")
 
     @property
     def voter_ids(self) -> frozenset[int]:

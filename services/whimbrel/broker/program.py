@@ -10,7 +10,7 @@ from pathlib import Path
 from whimbrel.broker.broker import Broker
 from whimbrel.broker.options import BrokerOptions
 from whimbrel.config import load_or_exit, settings_line
-from whimbrel.errors import WhimbrelError
+from whimbrel.errors import WhimbrelError, file_trouble
 from whimbrel.lane import Lane
 from whimbrel.machine import Machine
 from whimbrel.rpc.server.loop import run as run_loop
@@ -28,12 +28,15 @@ def main(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
     apply_mode(options.store_mode)
     setup_logging(options.log_level, options.log_format, process=f"broker {options.name}/{options.id}")
     logger.info("settings: %s", settings_line(options))
-    if exposed := exposure(Path(options.store), options.store_mode):
-        logger.warning("%s", exposed)
     try:
+        if exposed := exposure(Path(options.store), options.store_mode):
+            logger.warning("%s", exposed)
         run_loop(run(options))
-    except (WhimbrelError, OSError) as error:
+    except WhimbrelError as error:
         logger.error("%s", error)
+        return 1
+    except OSError as error:
+        logger.error("%s", file_trouble(error))
         return 1
     return 0
 

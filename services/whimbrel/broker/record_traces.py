@@ -48,16 +48,22 @@ class BrokerTraces:
         self.close = self.tracer.close
 
     def of_sends(
-        self, store: MasterStore, from_thread: Callable[[Callable[[], None]], None], epoch: int = 0
+        self,
+        store: MasterStore,
+        from_thread: Callable[[Callable[[], None]], None],
+        epoch: int = 0,
+        *,
+        slaves: Callable[[], int],
     ) -> "RecordTraces":
         """Return what traces sends; it is called after each flush, beside the callback that is set already.
 
         Args:
             from_thread: has something called on the loop's thread.
             epoch: the leader's, where a majority commits; 0 elsewhere.
+            slaves: returns how many are connected.
         """
         own = identity(self.options.name, self.options.id)
-        traces = RecordTraces(self.tracer, own, flushed=lambda: store.flushed, epoch=epoch)
+        traces = RecordTraces(self.tracer, own, flushed=lambda: store.flushed, epoch=epoch, slaves=slaves)
         other = store.on_flushed
 
         def flushed(end: int) -> None:
@@ -87,9 +93,18 @@ class RecordTraces:
     """What a master traces of the messages that are sent to it."""
 
     def __init__(
-        self, tracer: Tracer, own: Mapping[str, str | int], *, flushed: Callable[[], int], epoch: int = 0
+        self,
+        tracer: Tracer,
+        own: Mapping[str, str | int],
+        *,
+        flushed: Callable[[], int],
+        epoch: int = 0,
+        slaves: Callable[[], int] = lambda: 0,
     ) -> None:
-        """Take the broker's attributes, what gives the flushed end of the log, and the leader's epoch."""
+        """Take the broker's attributes, what gives the flushed end of the log, the leader's epoch, and what
+        counts connected slaves.
+        """
+        self.slaves = slaves
         self.tracer = tracer
         self.read_flushed = flushed
         self.identity = own
@@ -147,7 +162,7 @@ class RecordTraces:
         self, record: TracedRecord, began_ns: int, reason: Mapping[str, str | int] | None = None
     ) -> None:
         now_ns = time.time_ns()
-        about = {**self.identity, **(reason or {})}
+        about = {**self.identity, **(reason or {}), Attribute.SLAVES: self.slaves()}
         if self.epoch:
             about[Attribute.EPOCH] = self.epoch
             if len(self.uncommitted) < UNCOMMITTED_MAX:

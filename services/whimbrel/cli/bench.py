@@ -117,7 +117,9 @@ def receive(
     batch: Annotated[
         int, typer.Option(min=1, max=RECEIVE_MAX, help="Messages in one request.")
     ] = RECEIVE_MAX,
-    wait: Annotated[float, typer.Option(min=0, help="Stop when none came for so many seconds.")] = 5.0,
+    wait: Annotated[
+        float, typer.Option(metavar="SECONDS", min=0, help="Stop when none came for so many seconds.")
+    ] = 5.0,
     endpoint: EndpointOption = "",
     output: OutputOption = Format.TABLE,
 ) -> None:

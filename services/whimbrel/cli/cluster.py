@@ -23,6 +23,7 @@ from whimbrel.model.health import (
     missing_brokers,
     problem_of,
 )
+from whimbrel.model.unasked import lost_at
 
 if TYPE_CHECKING:
     from whimbrel.client import BrokerStatus
@@ -39,7 +40,7 @@ COLUMNS = (
     "ha address",
     "log end",
     "log",
-    "writable",
+    "state",
     "topics",
     "renewed",
     "lane",
@@ -65,7 +66,7 @@ def cluster(endpoint: EndpointOption = "", output: OutputOption = Format.TABLE) 
     rows = [missing_row(name, slaves) for name, slaves in missing.items()]
     rows += [row(broker, now) for broker in brokers]
     value = {
-        "brokers": plain(brokers),
+        "brokers": [plain(one) | {"state": one.takes.value} for one in brokers],
         "settled": known.settled,
         "missing_masters": list(missing),
         "missing": plain(lost),
@@ -73,7 +74,7 @@ def cluster(endpoint: EndpointOption = "", output: OutputOption = Format.TABLE) 
     if rows or output is not Format.TABLE:
         emit(value, output, columns=COLUMNS, rows=rows, optional=OPTIONAL)
     for name, slaves in missing.items():
-        note(f"{name} (master): {advice_without_master(slaves)}")
+        note(f"{name} (master): {advice_without_master(slaves, lost_at(name, known.absent))}")
     for view in views:
         if problem := problem_of(view):
             broker = view[0] if isinstance(view, tuple) else view
@@ -101,6 +102,7 @@ def updated(brokers: "Sequence[BrokerStatus]", views: Sequence[View]) -> "list[B
                 log_end=view.log_end,
                 writable=view.writable,
                 lane=view.lane,
+                drained=view.drained,
             )
         found.append(broker)
     return found
@@ -116,7 +118,7 @@ def row(broker: "BrokerStatus", now: float) -> tuple[Any, ...]:
         broker.ha_address or "-",
         broker.log_end,
         size_text(broker.log_end - broker.log_begin),
-        "yes" if broker.writable else "no",
+        broker.takes.value,
         broker.topic_count,
         "-" if broker.renewed_at is None else f"{max(0.0, now - broker.renewed_at):.1f} s ago",
         broker.lane.replace(",", " ").partition(" ")[0] or "-",  # why one is off stands in the other formats
@@ -125,4 +127,4 @@ def row(broker: "BrokerStatus", now: float) -> tuple[Any, ...]:
 
 def missing_row(name: str, slaves: "Sequence[BrokerStatus]") -> tuple[Any, ...]:
     """Return the row of a master that is missing."""
-    return slaves[0].cluster, name, 0, "master", "missing", "-", "-", "-", "no", "-", "-", "-"
+    return slaves[0].cluster, name, 0, "master", "missing", "-", "-", "-", "missing", "-", "-", "-"

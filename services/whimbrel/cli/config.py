@@ -83,7 +83,8 @@ def show(
     try:
         build(cls, found)
     except ConfigError as error:
-        note(f"whimbrel config: a {process.value} would not start with these settings: {error}")
+        for problem in error.problems:
+            note(f"whimbrel config: a {process.value} would not start with these settings: {problem}")
         raise typer.Exit(1) from None
 
 
@@ -102,7 +103,7 @@ def example(context: typer.Context, process: ProcessArgument) -> None:
     cls = options_of(process.value)
     chosen = {
         item.setting.name: item.value
-        for item in read(process, context.args, {})
+        for item in read(process, context.args, {}, rules=False)
         if item.source != "default" and not item.setting.metadata.get("secret")
     }
     print(example_toml(cls, chosen), end="")
@@ -116,16 +117,19 @@ def reference() -> None:
     print(reference_page(), end="")
 
 
-def read(process: Process, arguments: Sequence[str], environment: Mapping[str, str]) -> tuple[Effective, ...]:
-    """Return the settings as the process would read them.
+def read(
+    process: Process, arguments: Sequence[str], environment: Mapping[str, str], *, rules: bool = True
+) -> tuple[Effective, ...]:
+    """Return the settings as the process would read them; `rules`: see `effective`.
 
     Raises:
-        typer.Exit: it would refuse them, with the same exit code; a sentence was printed.
+        typer.Exit: it would refuse them, with the same exit code; all that is wrong was printed.
     """
     try:
-        return effective(options_of(process.value), arguments, environment)
+        return effective(options_of(process.value), arguments, environment, rules=rules)
     except ConfigError as error:
-        note(f"whimbrel config: {error}")
+        for problem in error.problems:
+            note(f"whimbrel config: {problem}")
         raise typer.Exit(2) from None
 
 

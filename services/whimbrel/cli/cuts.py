@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from whimbrel.cli.asking import YesOption, ask, counted
 from whimbrel.cli.endpoint import EndpointOption, resolve_endpoint
 from whimbrel.cli.lazy import examples, group
 from whimbrel.cli.output import Format, OutputOption, emit, note, size_text, time_text
@@ -175,7 +176,7 @@ def show(
 @app.command(
     epilog=examples(
         "whimbrel replication cut replay 3-00000000000000001200-00000000000000004800 --dry-run",
-        "whimbrel replication cut replay 3-00000000000000001200-00000000000000004800",
+        "whimbrel replication cut replay 3-00000000000000001200-00000000000000004800 --yes",
         "whimbrel replication cut replay 3-00000000000000001200-00000000000000004800 --topic orders",
         "whimbrel replication cut replay 3-... --store /mnt/old/broker-a --broker broker-a",
     )
@@ -196,6 +197,7 @@ def replay(
     again: Annotated[
         bool, typer.Option("--again", help="Go through it from its begin, though that was done.")
     ] = False,
+    yes: YesOption = False,
     broker: BrokerOption = "",
     member: MemberOption = None,
     store: StoreOption = None,
@@ -235,6 +237,13 @@ def replay(
                 )
             return
         start = mark if mark is not None and not mark.done and not chosen else CutMark()
+        much = "its records" if cut.records is None else counted(cut.records, "record")
+        some = "those that are chosen of " if chosen else ""
+        ask(
+            f"put {some}{much} of {name} back into their topics, but for those that are there; --dry-run"
+            " tells what would become of each",
+            yes=yes or dry_run,
+        )
         position = start.position
         while position >= 0:
             page = None if store is None else place.read(name, position, CUT_PAGE_RECORDS_MAX)

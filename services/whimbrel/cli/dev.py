@@ -16,11 +16,12 @@ from collections.abc import Callable
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any, BinaryIO, NoReturn
 
 import typer
 from typer.core import TyperGroup
 
+from whimbrel.cli.asking import YesOption, ask
 from whimbrel.cli.dev_plan import (
     GROUP_LETTERS,
     LOG_FILE_SIZE,
@@ -34,8 +35,9 @@ from whimbrel.cli.dev_plan import (
 from whimbrel.cli.endpoint import DEV_DIR_VARIABLE, default_dev_dir, running_cluster
 from whimbrel.cli.lazy import examples
 from whimbrel.cli.output import Format, OutputOption, emit, note, size_text
-from whimbrel.errors import ClientError
+from whimbrel.errors import ClientError, file_trouble
 from whimbrel.model.wire import NAMESERVER_PORT
+from whimbrel.starting import INTERRUPTED
 from whimbrel.store.modes import apply_mode
 
 __all__ = ["app"]
@@ -299,7 +301,8 @@ def dev(
 ) -> None:
     """Run a whole cluster on this machine: nameserver, master, slaves, a replicator beside each.
 
-    It runs until Ctrl-C. `whimbrel dev start` takes the same options, and runs it detached.
+    It runs until Ctrl-C, also while it takes no messages, and says why. `whimbrel dev start` takes the same
+    options, and runs it detached.
     """
     if context.invoked_subcommand is not None:
         given = [name for name in context.params if from_command_line(context, name)]
@@ -350,7 +353,7 @@ def start(
     disk_full_ratio: FullRatioOption = None,
     store_mode: StoreModeOption = StoreAccess.PRIVATE,
 ) -> None:
-    """Run a cluster detached; return when it takes messages."""
+    """Run a cluster detached; return when it takes messages. One that takes none is stopped: exit code 1."""
     options = options_of(
         directory,
         port,
@@ -373,9 +376,12 @@ def start(
     log.parent.mkdir(parents=True, exist_ok=True)
     os.umask(umask)
     before = log.stat().st_size if log.exists() else 0
-    pid = os.fork()
-    if pid == 0:
-        run_detached(options, log)
+    reader, writer = os.pipe()  # a full disk takes no words into the log
+    with log.open("ab") as output:
+        pid = os.fork()
+        if pid == 0:
+            run_detached(options, output, writer)
+    os.close(writer)
 
     def said() -> str:
         return log.read_bytes()[before:].decode(errors="replace").rstrip() if log.exists() else ""
@@ -389,7 +395,9 @@ def start(
     if code is None:
         print(said())
         return
-    note(said() or f"whimbrel dev: it ended with code {code} and said nothing (log: {log})")
+    with open(reader, "rb") as words:  # noqa: PTH123  a descriptor, not a path
+        told = words.read().decode(errors="replace").rstrip()
+    note(told or said() or f"whimbrel dev: it ended with code {code} and said nothing (log: {log})")
     raise typer.Exit(1)
 
 
@@ -438,7 +446,7 @@ def status(directory: DirOption = None, output: OutputOption = Format.TABLE) -> 
 @app.command(epilog=examples("whimbrel dev purge --yes", "whimbrel dev purge --dir ./cluster"))
 def purge(
     directory: DirOption = None,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    yes: YesOption = False,
 ) -> None:
     """Remove what a stopped cluster left: stores and logs.
 
@@ -458,10 +466,7 @@ def purge(
         if not mine:
             raise ClientError(f"a cluster runs in {where}: stop it first, with `whimbrel dev stop`")
         names = ", ".join(path.name for path in dev_directory.contents(where))
-        if not yes:
-            if not sys.stdin.isatty():
-                raise ClientError(f"this would remove {names} in {where}; say --yes to do it")
-            typer.confirm(f"Remove {names} in {where}?", abort=True)
+        ask(f"remove {names} in {where}", yes=yes)
         gone = dev_directory.purge(where)
     note(f"removed {where}" if gone else f"removed {names}; {where} stays, since there is more in it")
 
@@ -523,21 +528,32 @@ def options_of(
     )
 
 
-def run(options: DevOptions) -> int:
-    """Run a cluster until a signal comes; return the exit code."""
+def run(options: DevOptions, *, must_be_ready: bool = False, tell: Callable[[str], None] = note) -> int:
+    """Run a cluster until a signal comes; return the exit code.
+
+    Args:
+        options: what is to run.
+        must_be_ready: one that takes no messages is ended.
+        tell: gets what keeps it from running.
+    """
     from whimbrel.cli.dev_view import viewing
     from whimbrel.cli.supervisor import Supervisor
 
     apply_mode(options.store_mode)
     try:
         with viewing(options.directory, default_dev_dir(chosen="")) as view:
-            Supervisor(options, view).run()
-    except StartError as error:
-        note(f"whimbrel dev: {error}")
-        if not sys.stderr.isatty() and error.log is not None:
-            note(excerpt(error.log))
+            supervisor = Supervisor(options, view, must_be_ready=must_be_ready)
+            supervisor.run()
+        return INTERRUPTED if supervisor.interrupted else 0
+    except OSError as error:
+        trouble = file_trouble(error, options.directory)
+        tell(f"whimbrel dev: {trouble}; choose another directory with --dir, or see to this one")
         return 1
-    return 0
+    except StartError as error:
+        tell(f"whimbrel dev: {error}")
+        if not sys.stderr.isatty() and error.log is not None:
+            tell(excerpt(error.log))
+        return 1
 
 
 def excerpt(log: Path) -> str:
@@ -549,15 +565,28 @@ def excerpt(log: Path) -> str:
     return "\n".join(f"    {line}" for line in lines)
 
 
-def run_detached(options: DevOptions, log: Path) -> NoReturn:
-    """Run a cluster in this process, which was forked for it, without a terminal; output goes to a log."""
+def run_detached(options: DevOptions, output: BinaryIO, told: int) -> NoReturn:
+    """Run a cluster in this process, which was forked for it, without a terminal.
+
+    Args:
+        options: what is to run.
+        output: gets all output.
+        told: a descriptor that gets, too, what keeps the cluster from running.
+    """
     code = 1
+
+    def tell(text: str) -> None:
+        with contextlib.suppress(BrokenPipeError):  # whoever started it does not wait any more
+            os.write(told, f"{text}\n".encode(errors="backslashreplace"))
+        with contextlib.suppress(OSError):
+            note(text)
+
     try:
         os.setsid()
-        with log.open("ab") as output, Path(os.devnull).open("rb") as nothing:
+        with Path(os.devnull).open("rb") as nothing:
             for number, file in ((0, nothing), (1, output), (2, output)):
                 os.dup2(file.fileno(), number)
-        code = run(options)
+        code = run(options, must_be_ready=True, tell=tell)
     except Exception:  # noqa: BLE001 nobody above is to see it: there, the command goes on that was forked
         traceback.print_exc()
     finally:

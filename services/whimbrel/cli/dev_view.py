@@ -11,6 +11,7 @@ The log's state comes from the shared pages of the stores.
 """
 
 import contextlib
+import errno
 import shlex
 import sys
 import time
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 __all__ = ["Column", "LiveView", "PlainView", "fitted", "megabytes", "reach", "summary", "viewing"]
 
 GAP = "  "
+REFUSING = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)  # what a disk says that takes nothing now
 FRAMES_PER_S = 2
 
 
@@ -68,6 +70,13 @@ def described(children: Sequence[Child], directory: Path, default: Path) -> list
     return [line for line in (*lanes, where, reach(directory, default)) if line]
 
 
+def readiness(endpoint: str, ready_s: float, lack: str) -> str:
+    """Return whether a cluster is ready, and if not, why; see `View.ready`."""
+    if lack:
+        return f"the cluster runs and is NOT ready, it takes no messages: {lack}; endpoint {endpoint}"
+    return f"cluster ready in {ready_s:.1f} s: endpoint {endpoint}"
+
+
 def reach(directory: Path, default: Path) -> str:
     """Return how commands in another shell find a cluster that is not where they look, else ""."""
     if directory == default:
@@ -87,13 +96,21 @@ class PlainView:
 
     def notify(self, text: str) -> None:
         """Print an event with the time of day."""
-        print(f"{clock()} {text}", flush=True)
+        self.print(f"{clock()} {text}")
 
-    def ready(self, endpoint: str, children: Sequence[Child], ready_s: float) -> None:
-        """Print each process, and how to reach the cluster."""
+    def print(self, text: str) -> None:
+        """Print lines; a cluster does not end because the disk of its log takes nothing."""
+        try:
+            print(text, flush=True)
+        except OSError as error:
+            if error.errno not in REFUSING:
+                raise
+
+    def ready(self, endpoint: str, children: Sequence[Child], ready_s: float, lack: str = "") -> None:
+        """Print each process, whether the cluster is ready, and how to reach it."""
         lines = [summary(child) for child in children]
-        lines.append(f"cluster ready in {ready_s:.1f} s: endpoint {endpoint}")
-        print("\n".join(lines + described(children, self.directory, self.default)), flush=True)
+        lines.append(readiness(endpoint, ready_s, lack))
+        self.print("\n".join(lines + described(children, self.directory, self.default)))
 
     def refresh(self, children: Sequence[Child]) -> None:
         """Do nothing: in a log, repeated lines would be noise."""
@@ -166,14 +183,14 @@ class LiveView:
         """Print an event above the table, with the time of day."""
         self.print(f"{clock()} {text}")
 
-    def ready(self, endpoint: str, children: Sequence[Child], ready_s: float) -> None:
-        """Print how to reach the cluster, and begin to draw the table below."""
+    def ready(self, endpoint: str, children: Sequence[Child], ready_s: float, lack: str = "") -> None:
+        """Print whether the cluster is ready and how to reach it, and begin to draw the table below."""
         from rich.console import Console  # not before: it costs a tenth of a second of the start
         from rich.live import Live
 
         self.live = Live(console=Console(highlight=False), auto_refresh=False, transient=True)
         self.live.start()
-        self.print(f"cluster ready in {ready_s:.1f} s: endpoint {endpoint}. Ctrl-C ends it.")
+        self.print(f"{readiness(endpoint, ready_s, lack)}. Ctrl-C ends it.")
         for line in described(children, self.directory, self.default):
             self.print(line)
 

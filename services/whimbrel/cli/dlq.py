@@ -3,7 +3,7 @@
 import inspect
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import wraps
 from itertools import islice
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from whimbrel.cli.asking import YesOption, ask, counted
 from whimbrel.cli.endpoint import EndpointOption, resolve_endpoint
 from whimbrel.cli.lazy import examples, group
 from whimbrel.cli.output import Format, OutputOption, emit, note, time_text
@@ -19,7 +20,7 @@ from whimbrel.cli.spark.dlq import since_of
 from whimbrel.cli.unasked import saying_what_lacks
 
 if TYPE_CHECKING:
-    from whimbrel.client import DeadLetter, DeadLetterOutcome
+    from whimbrel.client import DeadLetter, DeadLetterOutcome, sync
 
 __all__ = ["Chosen", "app"]
 
@@ -48,7 +49,7 @@ UntilOption = Annotated[
 AllOption = Annotated[bool, typer.Option("--all", help="All of them.")]
 DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Only say how many there are.")]
 
-COLUMNS = ("message id", "from topic", "tag", "keys", "times", "dead since (UTC)", "broker", "offset")
+COLUMNS = ("message id", "from topic", "tag", "keys", "attempts", "dead since (UTC)", "broker", "offset")
 PARTS = ("result", "messages")
 
 
@@ -178,25 +179,33 @@ def show_letters(
 
 
 @app.command(
-    epilog=examples("whimbrel dlq show billing 01A2B3C4D5E6F7", "whimbrel dlq show billing ID -o json")
+    epilog=examples(
+        "whimbrel dlq show billing --id 01A2B3C4D5E6F7", "whimbrel dlq show billing --key 4711 -o json"
+    )
 )
+@choosing
 def show(
     name: GroupArgument,
-    message_id: Annotated[str, typer.Argument(metavar="ID", help="Message id.")],
+    chosen: Chosen,
+    one: Annotated[str, typer.Argument(metavar="", hidden=True)] = "",  # the id, as it was named before
+    everything: AllOption = False,
     endpoint: EndpointOption = "",
     output: OutputOption = Format.TABLE,
 ) -> None:
-    """Show a dead letter with its properties and its body."""
+    """Show dead letters with their properties and their bodies."""
     from whimbrel.client import sync
 
-    chosen = Chosen(ids=frozenset((message_id,)))
+    if one:
+        chosen = replace(chosen, ids=chosen.ids | {one})
+    chosen = chosen_or_all(chosen, everything)
     with saying_what_lacks() as unasked, sync.Admin(resolve_endpoint(endpoint)) as admin:
         letters = admin.dead_letters(name, unasked=unasked)
         found = [letter for letter in letters if chosen.has(letter)]
         if not found:
             asked = " at the brokers that could be asked" if unasked else ""
+            which = f"dead letter {' or '.join(sorted(chosen.ids))}" if chosen.ids else "such dead letter"
             note(
-                f"whimbrel: group {name} has no dead letter {message_id} left{asked};"
+                f"whimbrel: group {name} has no {which} left{asked};"
                 f" `whimbrel dlq list {name}` shows which it has"
             )
             raise typer.Exit(1)
@@ -208,7 +217,7 @@ def show(
     epilog=examples(
         "whimbrel dlq replay billing --id 01A2B3C4D5E6F7",
         "whimbrel dlq replay billing --topic orders --since 2h --dry-run",
-        "whimbrel dlq replay billing --all --rate 20",
+        "whimbrel dlq replay billing --all --rate 20 --yes",
     )
 )
 @choosing
@@ -217,6 +226,7 @@ def replay(
     chosen: Chosen,
     everything: AllOption = False,
     rate: Annotated[float, typer.Option(metavar="N", min=0, help="Messages a second; 0: no bound.")] = RATE,
+    yes: YesOption = False,
     dry_run: DryRunOption = False,
     endpoint: EndpointOption = "",
     output: OutputOption = Format.TABLE,
@@ -226,6 +236,8 @@ def replay(
 
     chosen = chosen_or_all(chosen, everything)
     with saying_what_lacks() as unasked, sync.Admin(resolve_endpoint(endpoint)) as admin:
+        deed = f"put {{}} of group {name} back into the topics that they were sent to"
+        ask(lambda: about(admin, name, chosen, deed), yes=yes or dry_run)
         letters = admin.dead_letters(name, with_bodies=False, unasked=unasked)
         settle(
             filter(chosen.has, letters),
@@ -246,7 +258,7 @@ def drop(
     name: GroupArgument,
     chosen: Chosen,
     everything: AllOption = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: YesOption = False,
     dry_run: DryRunOption = False,
     endpoint: EndpointOption = "",
     output: OutputOption = Format.TABLE,
@@ -255,11 +267,18 @@ def drop(
     from whimbrel.client import sync
 
     chosen = chosen_or_all(chosen, everything)
-    if not yes and not dry_run:
-        typer.confirm(f"Drop the chosen dead letters of group {name}?", abort=True, err=True)
     with saying_what_lacks() as unasked, sync.Admin(resolve_endpoint(endpoint)) as admin:
+        deed = "drop {} of group " + name
+        ask(lambda: about(admin, name, chosen, deed), yes=yes or dry_run)
         letters = admin.dead_letters(name, with_bodies=False, unasked=unasked)
         settle(filter(chosen.has, letters), None if dry_run else admin.drop_dead_letters, "dropped", output)
+
+
+def about(admin: "sync.Admin", name: str, chosen: Chosen, deed: str) -> str:
+    """Return what would be done with the chosen letters, for the question: `deed` with their number."""
+    letters = admin.dead_letters(name, with_bodies=False, unasked=[])
+    count = sum(map(chosen.has, letters))
+    return deed.format(counted(count, "dead letter")) if count else ""
 
 
 def settle(
@@ -301,7 +320,9 @@ def settle(
 
 def letter_object(letter: "DeadLetter") -> dict[str, Any]:
     """Return a letter for JSON."""
-    return {"group": letter.group, "origin_topic": letter.origin_topic, **as_object(letter.message)}
+    told = {"group": letter.group, "origin_topic": letter.origin_topic, "attempts": letter.attempts}
+    # What is in the record is of a consumer of the dead-letter topic, and none has got it.
+    return told | as_object(letter.message) | {"delivery_attempt": letter.attempts}
 
 
 def row(letter: "DeadLetter") -> tuple[object, ...]:
@@ -311,16 +332,11 @@ def row(letter: "DeadLetter") -> tuple[object, ...]:
         letter.origin_topic or None,
         message.tag,
         " ".join(message.keys) or None,
-        times(letter),
+        letter.attempts,
         time_text(message.stored_at),
         message.queue.broker_name,
         message.queue_offset,
     )
-
-
-def times(letter: "DeadLetter") -> int:
-    """Return the number of redeliveries that its record has, as RocketMQ's tools show it."""
-    return letter.message.delivery_attempt - 1
 
 
 def details(letter: "DeadLetter") -> Iterator[tuple[str, object]]:
@@ -333,7 +349,7 @@ def details(letter: "DeadLetter") -> Iterator[tuple[str, object]]:
     yield "message group", message.message_group
     yield "tag", message.tag
     yield "keys", " ".join(message.keys) or None
-    yield "times redelivered", times(letter)
+    yield "attempts", letter.attempts
     yield "born (UTC)", time_text(message.born_at)
     yield "dead since (UTC)", time_text(message.stored_at)
     for key, value in sorted(message.properties.items()):

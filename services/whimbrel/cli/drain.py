@@ -30,7 +30,9 @@ LOOK_S = 0.5  # between looks at a broker that is waited for
 def drain(
     name: Annotated[str, typer.Argument(metavar="NAME", help="Broker name, as `whimbrel cluster` shows it.")],
     undo: Annotated[bool, typer.Option("--undo", help="Let it take messages again.")] = False,
-    wait: Annotated[float, typer.Option(min=0, help="Wait so many seconds until it is empty.")] = 0.0,
+    wait: Annotated[
+        float, typer.Option(metavar="SECONDS", min=0, help="Wait so many seconds until it is empty.")
+    ] = 0.0,
     ignore_unread: Annotated[
         bool, typer.Option("--ignore-unread", help="Empty in spite of topics that no group reads.")
     ] = False,

@@ -17,7 +17,7 @@ import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import typer
 
@@ -31,6 +31,7 @@ __all__ = [
     "ENDPOINT_VARIABLE",
     "PROFILE_VARIABLE",
     "EndpointOption",
+    "Given",
     "NoneRuns",
     "RunningCluster",
     "Target",
@@ -98,13 +99,14 @@ class Target:
 
 
 class Given:
-    """What the command line that runs has named, and what was found; a process runs one at a time.
+    """What the command line that runs has named, what was found, and told; a process runs one at a time.
 
     `--profile` comes here, so that commands need not hand it on; each command line sets it anew.
     """
 
     profile = ""
     target: Target | None = None
+    told: ClassVar[set[str]] = set()  # broker groups of which it was said that they are away
 
 
 def default_dev_dir(*, chosen: str | None = None) -> Path:
@@ -186,6 +188,7 @@ def resolve_endpoint(given: str) -> str:
         ClientError: no endpoint is given, and no `whimbrel dev` runs.
     """
     Given.target = None
+    Given.told.clear()
     Given.target = resolve(given, profile=Given.profile)
     return Given.target.endpoint
 

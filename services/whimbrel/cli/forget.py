@@ -12,7 +12,7 @@ __all__ = ["FORGET_EXAMPLES", "forget"]
 
 FORGET_EXAMPLES = examples(
     "whimbrel broker forget broker-b",
-    "whimbrel broker forget broker-a --id 2      a slave of it that never comes back",
+    "whimbrel broker forget broker-a --member 2      a slave of it that never comes back",
 )
 
 COLUMNS = ("broker", "topics whose message groups moved")
@@ -22,8 +22,11 @@ def forget(
     name: Annotated[str, typer.Argument(metavar="NAME", help="Broker name of the one that is gone.")],
     only: Annotated[
         int | None,
-        typer.Option("--id", min=1, help="This slave or member of it alone, by its id.", show_default=False),
+        typer.Option(
+            "--member", min=1, help="This slave or member of it alone, by its id.", show_default=False
+        ),
     ] = None,
+    before: Annotated[int | None, typer.Option("--id", min=1, hidden=True)] = None,  # as it was named before
     endpoint: EndpointOption = "",
     output: OutputOption = Format.TABLE,
 ) -> None:
@@ -31,11 +34,12 @@ def forget(
 
     Nameservers no longer tell it as absent, so `whimbrel spark` jobs read what is there without it.
 
-    Refused while the broker, or a slave of it, is registered. The command may be repeated. With --id only the
-    nameservers let go, of one slave or member: `whimbrel health` misses it no longer.
+    Refused while the broker, or a slave of it, is registered. The command may be repeated. With --member only
+    the nameservers let go, of one slave or member: `whimbrel health` misses it no longer.
     """
     from whimbrel.client import sync
 
+    only = before if only is None else only
     with sync.Admin(resolve_endpoint(endpoint)) as admin:
         if only is not None:
             admin.forget_member(name, only)

@@ -1,11 +1,12 @@
 """`whimbrel group`: create, list, describe, update, delete, reset-offsets."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from whimbrel.cli.asking import YesOption, ask, counted
 from whimbrel.cli.endpoint import EndpointOption, resolve_endpoint
 from whimbrel.cli.lazy import examples, group
 from whimbrel.cli.output import Format, OutputOption, emit, note, time_text
@@ -20,7 +21,9 @@ if TYPE_CHECKING:
         GroupConfig,
         GroupDescription,
         GroupProgress,
+        OffsetMove,
         OrderedBy,
+        sync,
     )
 
 __all__ = ["app", "parse_target"]
@@ -31,6 +34,8 @@ NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="Consumer grou
 COLUMNS = ("group", "ordered", "max attempts", "backoff", "consume enabled")
 BACKOFF_HELP = "Waits between attempts: 1s,10s,1m or exponential[:5s,2h,2] or default."
 PROGRESS_COLUMNS = ("broker", "topic", "queue", "committed", "next", "max offset", "in flight", "lag")
+
+MOVE_COLUMNS = ("broker", "topic", "queue", "before", "after", "come again", "skipped", "in flight")
 
 
 class Order(StrEnum):
@@ -201,16 +206,15 @@ def update(
 @app.command(epilog=examples("whimbrel group delete billing --yes"))
 def delete(
     name: NameArgument,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: YesOption = False,
     endpoint: EndpointOption = "",
     output: OutputOption = Format.TABLE,
 ) -> None:
     """Delete a group with its offsets and leases from every master broker."""
     from whimbrel.client import sync
 
-    if not yes:
-        typer.confirm(f"Delete group {name} with its offsets?", abort=True, err=True)
     with sync.Admin(resolve_endpoint(endpoint)) as admin:
+        ask(lambda: deletion(admin, name), yes=yes)
         admin.delete_group(name)
         tell_who_missed(admin)
     emit({"deleted": name}, output, columns=("deleted group",), rows=[(name,)])
@@ -219,8 +223,8 @@ def delete(
 @app.command(
     "reset-offsets",
     epilog=examples(
-        "whimbrel group reset-offsets billing orders --to earliest",
-        "whimbrel group reset-offsets billing orders --to latest",
+        "whimbrel group reset-offsets billing orders --to earliest --dry-run",
+        "whimbrel group reset-offsets billing orders --to latest --yes",
         "whimbrel group reset-offsets billing orders --to 2026-01-31T12:00:00Z",
         "whimbrel group reset-offsets billing orders --to 1200 --queue 3",
     ),
@@ -232,19 +236,55 @@ def reset_offsets(
         str,
         typer.Option("--to", metavar="WHERE", help="earliest, latest, a queue offset, or a time (ISO 8601)."),
     ],
-    queue: Annotated[int | None, typer.Option("--queue", min=0, help="This queue alone.")] = None,
+    queue: Annotated[int | None, typer.Option("--queue", "-q", min=0, help="This queue alone.")] = None,
+    yes: YesOption = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would come of it.")] = False,
     endpoint: EndpointOption = "",
     output: OutputOption = Format.TABLE,
 ) -> None:
-    """Move a group's position on a topic; leases that it holds there end."""
+    """Move a group's position on a topic; leases that it holds there end.
+
+    Asks first, with how many messages come again, and how many are skipped.
+    """
     from whimbrel.client import sync
 
     target = parse_target(to)
     with saying_what_lacks() as unasked, sync.Admin(resolve_endpoint(endpoint)) as admin:
         unasked += left_out(admin.cluster())
+        if dry_run:
+            plan = admin.plan_reset(name, topic, to=target, queue_id=queue)
+            moves = [(broker, move) for broker, items in plan.items() for move in items]
+            emit(plan, output, columns=MOVE_COLUMNS, rows=[move_row(*each) for each in moves])
+            return
+        ask(lambda: resetting(name, topic, admin.plan_reset(name, topic, to=target, queue_id=queue)), yes=yes)
         found = admin.reset_offsets(name, topic, to=target, queue_id=queue)
         rows = [progress_row(broker, progress) for broker, items in found.items() for progress in items]
         emit(found, output, columns=PROGRESS_COLUMNS, rows=rows)
+
+
+def resetting(name: str, topic: str, plan: "Mapping[str, Sequence[OffsetMove]]") -> str:
+    """Return what a reset does, for the question."""
+    moves = [move for items in plan.values() for move in items]
+    again, skipped = sum(move.again for move in moves), sum(move.skipped for move in moves)
+    held = sum(move.in_flight for move in moves)
+    text = (
+        f"move group {name} on {counted(len(moves), 'queue')} of {topic}: {counted(again)} that it has"
+        f" finished would come again, {skipped:,} that it has not would be skipped"
+    )
+    return f"{text}, and leases on {counted(held)} would end" if held else text
+
+
+def deletion(admin: "sync.Admin", name: str) -> str:
+    """Return what goes with a group, for the question."""
+    found = admin.describe_group(name, unasked=[])
+    progress = [one for item in found for one in item.progress]
+    topics = sorted({one.topic for one in progress})
+    text = f"delete group {name}"
+    if topics:
+        text += f" with its positions on {', '.join(topics)}"
+    if lag := sum(one.lag for one in progress):
+        text += f", where it has not finished {counted(lag)}"
+    return text
 
 
 def parse_target(text: str) -> str | int | float:
@@ -363,6 +403,11 @@ def progress_row(broker: str, item: "GroupProgress") -> tuple[object, ...]:
         item.in_flight,
         item.lag,
     )
+
+
+def move_row(broker: str, move: "OffsetMove") -> tuple[object, ...]:
+    place = broker, move.topic, move.queue_id
+    return (*place, move.before, move.after, move.again, move.skipped, move.in_flight)
 
 
 def yes_or_no(flag: bool) -> str:

@@ -11,15 +11,21 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
+from pathlib import Path
 from types import ModuleType
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, get_args
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
 from whimbrel.cli.command import Command
+from whimbrel.errors import ClientError
+from whimbrel.model.names import is_text, no_text
 
-__all__ = ["Command", "Completion", "LazyGroup", "examples", "group"]
+if TYPE_CHECKING:
+    from whimbrel.cli.cluster_names import Kind
+
+__all__ = ["Command", "Completion", "LazyGroup", "examples", "group", "named"]
 
 # Types as typer writes them, and what stands for the value in a help page.
 PLACEHOLDERS = {
@@ -33,6 +39,8 @@ PLACEHOLDERS = {
     "list[int]": "N",
     "list[path]": "PATH",
 }
+MEANT = "whimbrel.cli."  # with the name of a parameter: its value, while a line is completed
+BYTES = frozenset({"body", "template"})  # names of parameters whose text goes out as the bytes that it was
 BETWEEN = re.compile(r"(-?[\d.]+)<=x<=(-?[\d.]+)")
 AT_LEAST = re.compile(r"x>=(-?[\d.]+)")
 AT_MOST = re.compile(r"x<=(-?[\d.]+)")
@@ -170,7 +178,10 @@ def finished(command: Any) -> Any:
             command.params.insert(endpoints[0] + 1, profile_parameter())
     for param in command.params:
         param.get_help_record = partial(plain_record, param.get_help_record, param.param_type_name)
-        param.process_value = partial(process, param.process_value)
+        param.process_value = partial(process, param, param.process_value)
+        param.shell_complete = partial(complete, param, param.shell_complete)
+        if param.param_type_name == "argument" and param.hidden:
+            param.get_usage_pieces = lambda ctx: []
     if not isinstance(command, Group):
         help_option = command.get_help_option
         command.get_help_option = lambda ctx: off_unless_given(help_option(ctx))
@@ -184,9 +195,52 @@ def off_unless_given(option: Any) -> Any:
     return option
 
 
-def process(read: Callable[[Any, Any], Any], ctx: Any, value: Any) -> Any:
-    """Return a parameter's value, as text while a line is completed: typer imports pydantic for more."""
-    return value if ctx.resilient_parsing else read(ctx, value)
+def process(param: Any, read: Callable[[Any, Any], Any], ctx: Any, value: Any) -> Any:
+    """Return a parameter's value, as text while a line is completed: typer imports pydantic for more.
+
+    Raises:
+        BadParameter: it is not UTF-8. Paths, and what goes out as bytes, may be anything.
+    """
+    if ctx.resilient_parsing:
+        ctx.meta[MEANT + str(param.name)] = value
+        return value
+    if param.name not in BYTES and not is_path(param):
+        for text in value if isinstance(value, list | tuple) else (value,):
+            if isinstance(text, str) and not is_text(text):
+                raise typer.BadParameter(no_text(text), ctx=ctx, param=param)
+    return read(ctx, value)
+
+
+def complete(param: Any, find: Callable[[Any, str], Any], ctx: Any, incomplete: str) -> Any:
+    """Return what can stand in place of an incomplete value; names of the cluster's are asked for."""
+    from whimbrel.cli.cluster_names import wanted
+
+    kind = wanted(ctx.command_path.split()[1:], {param.name, *param.opts}, param.metavar or "")
+    if kind is None or param.type_descriptor.is_choice:
+        return find(ctx, incomplete)
+    return named(kind, incomplete, ctx)
+
+
+def named(kind: "Kind", incomplete: str, ctx: Any) -> list[Completion]:
+    """Return the names of the cluster's that begin so; none where it does not answer at once."""
+    from whimbrel.cli.cluster_names import names_of
+    from whimbrel.cli.endpoint import resolve
+    from whimbrel.cli.shells import Closed
+
+    endpoint, profile = (str(ctx.meta.get(MEANT + name) or "") for name in ("endpoint", "profile"))
+    try:
+        found = names_of(kind, resolve(endpoint, profile=profile).endpoint) if kind != "new" else []
+    except ClientError:
+        found = []
+    before, _, start = incomplete.rpartition(",")  # of a list
+    begin = f"{before}," if before else ""
+    return Closed(Completion(begin + name) for name in found if name.startswith(start))
+
+
+def is_path(param: Any) -> bool:
+    """Return whether a parameter takes paths."""
+    annotation = param.type_descriptor.annotation
+    return Path in (annotation, *get_args(annotation))
 
 
 def plain_record(record: Callable[[Any], Any], kind: str, ctx: Any) -> tuple[str, str] | None:

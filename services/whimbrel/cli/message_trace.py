@@ -11,7 +11,15 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from whimbrel.telemetry import APPEND, BROKER_SERVICE, MAJORITY_STAGES, REPLICATOR_SERVICE, STAGES, Attribute
+from whimbrel.telemetry import (
+    APPEND,
+    BROKER_SERVICE,
+    MAJORITY_STAGES,
+    REPLICATOR_SERVICE,
+    SLAVE_STAGES,
+    STAGES,
+    Attribute,
+)
 
 __all__ = ["MessageTrace", "Span", "lines", "spans_of", "structure", "trace_of"]
 
@@ -79,7 +87,16 @@ class MessageTrace:
         """The stages without a span."""
         seen = {span.name for span in self.stages}
         by_majority = any(Attribute.EPOCH in span.attributes for span in self.stages)
-        return tuple(name for name in (MAJORITY_STAGES if by_majority else STAGES) if name not in seen)
+        due: tuple[str, ...] = MAJORITY_STAGES if by_majority else STAGES
+        if self.without_slaves:
+            due = tuple(name for name in due if name not in SLAVE_STAGES)
+        return tuple(name for name in due if name not in seen)
+
+    @property
+    def without_slaves(self) -> bool:
+        """Whether no slave was connected to the master when the message was stored, each time that it was."""
+        appends = [span for span in self.stages if span.name == APPEND]
+        return bool(appends) and all(span.attributes.get(Attribute.SLAVES) == 0 for span in appends)
 
     @property
     def several_slaves(self) -> bool:

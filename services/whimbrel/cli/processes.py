@@ -15,7 +15,9 @@ from whimbrel.cli import malloc
 if TYPE_CHECKING:
     from whimbrel.config import Options
 
-__all__ = ["PROCESSES", "options_of", "run_server"]
+__all__ = ["BROKER_COMMANDS", "PROCESSES", "options_of", "run_server"]
+
+BROKER_COMMANDS = ("drain", "forget")  # `broker` alone is the server, which takes no such word
 
 PROCESSES = {
     "nameserver": "Run a nameserver.",

@@ -40,10 +40,14 @@ def pull(
         typer.Option(metavar="WHERE", help="Queue offset, earliest, latest, or a time (ISO 8601)."),
     ] = "earliest",
     count: Annotated[int, typer.Option("--count", "-n", min=1, help="Stop after so many messages.")] = 32,
-    wait: Annotated[float, typer.Option(min=0, help="Seconds to wait when there is none yet.")] = 0.0,
+    wait: Annotated[
+        float, typer.Option(metavar="SECONDS", min=0, help="Seconds to wait when there is none yet.")
+    ] = 0.0,
     tag: TagOption = "*",
     sql: SqlOption = None,
-    broker: Annotated[str, typer.Option(help="Broker name, where several hold the topic.")] = "",
+    broker: Annotated[
+        str, typer.Option(metavar="NAME", help="Broker name, where several hold the topic.")
+    ] = "",
     group: Annotated[str, typer.Option("--group", "-g", help="Group to read as; its offsets stay.")] = "",
     template: FormatOption = None,
     endpoint: EndpointOption = "",

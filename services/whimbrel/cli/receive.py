@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from whimbrel.cli.down import tell_who_is_down
 from whimbrel.cli.endpoint import EndpointOption, resolve_endpoint, traced
 from whimbrel.cli.filters import SqlOption, TagOption, filter_of
 from whimbrel.cli.lazy import examples
@@ -63,7 +64,9 @@ def receive(
     acknowledge: Annotated[
         bool, typer.Option("--ack/--no-ack", help="Whether the group is done with what was printed.")
     ] = True,
-    wait: Annotated[float, typer.Option(min=0, help="Stop when none came for so many seconds.")] = 5.0,
+    wait: Annotated[
+        float, typer.Option(metavar="SECONDS", min=0, help="Stop when none came for so many seconds.")
+    ] = 5.0,
     tag: TagOption = "*",
     sql: SqlOption = None,
     invisible: Annotated[
@@ -146,6 +149,7 @@ def receive_until(
                 raise
             if not failed:  # once for each outage
                 note(f"{error}; trying on")
+                tell_who_is_down(error)
             failed = True
             time.sleep(SLICE_S)
             continue

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from whimbrel.cli import cuts
+from whimbrel.cli.asking import YesOption, ask, counted
 from whimbrel.cli.endpoint import EndpointOption, resolve_endpoint
 from whimbrel.cli.lazy import examples, group
 from whimbrel.cli.output import Format, OutputOption, emit, note, plain, print_table, size_text
@@ -35,7 +36,7 @@ from whimbrel.model.health import (
     step,
     what_may_be_lost,
 )
-from whimbrel.model.unasked import Unasked, left_out
+from whimbrel.model.unasked import Unasked, left_out, lost_at
 
 if TYPE_CHECKING:
     from whimbrel.client import BrokerStatus, Cluster, ReplicationStatus, SlaveStatus, sync
@@ -245,7 +246,7 @@ def voters(
 def reinit(
     name: NameArgument,
     member: Annotated[int, typer.Option("--member", min=1, max=63, help="Whose store: its member id.")],
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: YesOption = False,
     endpoint: EndpointOption = "",
 ) -> None:
     """Empty a member's store, so that it follows anew from where the leader's log begins.
@@ -257,8 +258,7 @@ def reinit(
     """
     from whimbrel.client import sync
 
-    if not yes:
-        typer.confirm(f"Empty the store of member {member} of {name}?", abort=True, err=True)
+    ask(f"empty the store of member {member} of {name}, which then follows anew", yes=yes)
     with sync.Admin(resolve_endpoint(endpoint)) as admin:
         admin.reinit(name, member)
     note(
@@ -289,7 +289,7 @@ def failover(
             show_default=False,
         ),
     ] = "",
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: YesOption = False,
     endpoint: EndpointOption = "",
     output: OutputOption = Format.TABLE,
 ) -> None:
@@ -315,11 +315,8 @@ def failover(
         if not accept_loss:
             note("nothing was done; --accept-loss does it")
             return
-        if not yes:
-            gone = ", ".join(map(str, plan.missing)) or "nobody"
-            typer.confirm(
-                f"Lose for good what only {gone} may hold, and have member {to} lead?", abort=True, err=True
-            )
+        gone = ", ".join(map(str, plan.missing)) or "nobody"
+        ask(f"lose for good what only {gone} may hold, and have member {to} lead", yes=yes)
         done = admin.failover(name, to, voters, accept_loss=True, revision=plan.revision)
         led = await_leader(admin, name, to)
     if output is not Format.TABLE:
@@ -346,7 +343,7 @@ def repair(
         Path, typer.Option("--store", metavar="PATH", help="Store of the slave, at rest, that is to be cut.")
     ],
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be cut.")] = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: YesOption = False,
     endpoint: EndpointOption = "",
     output: OutputOption = Format.TABLE,
 ) -> None:
@@ -387,8 +384,7 @@ def repair(
     )
     if dry_run:
         return
-    if not yes:
-        typer.confirm("Cut them, and keep them aside?", abort=True, err=True)
+    ask(f"cut {counted(found.records, 'record')} off {store}, and keep them aside", yes=yes)
     path = log_compare.cut_difference(store, found)
     note(f"the log of {store} ends at {found.point} now; what was cut is in {path}; start its processes")
 
@@ -567,7 +563,10 @@ def watch_views(admin: "sync.Admin", output: Format) -> None:
 def show(known: "Cluster", views: "Sequence[View]", output: Format) -> bool:
     """Show the state; return whether all is well."""
     missing = groups_without_master(known.brokers)
-    problems = [f"{name} (master): {advice_without_master(slaves)}" for name, slaves in missing.items()]
+    without = {
+        name: advice_without_master(slaves, lost_at(name, known.absent)) for name, slaves in missing.items()
+    }
+    problems = [f"{name} (master): {advice}" for name, advice in without.items()]
     for view in views:
         if problem := problem_of(view):
             broker = view[0] if isinstance(view, tuple) else view
@@ -591,16 +590,15 @@ def show(known: "Cluster", views: "Sequence[View]", output: Format) -> bool:
             if not isinstance(view, tuple) and view.role == "master":
                 note(what_may_be_lost(view))
     else:
-        objects = [missing_object(name, slaves) for name, slaves in missing.items()]
+        objects = [missing_object(name, advice) for name, advice in without.items()]
         emit([*objects, *map(as_object, views), *map(lost_object, lost)], output, columns=(), rows=())
     for problem in problems:
         note(problem)
     return not problems
 
 
-def missing_object(name: str, slaves: "Sequence[BrokerStatus]") -> dict[str, Any]:
+def missing_object(name: str, problem: str) -> dict[str, Any]:
     """Return a master that is missing, for JSON."""
-    problem = advice_without_master(slaves)
     return {"broker_name": name, "broker_id": 0, "role": "master", "error": "missing"} | verdict(problem)
 
 
@@ -627,6 +625,7 @@ def as_object(view: View) -> dict[str, Any]:
     value = plain(view)
     assert isinstance(value, dict)
     if view.role == "master":
+        value["state"] = view.takes.value
         value["may_be_lost"] = what_may_be_lost(view)
     return value | verdict(problem_of(view))
 

@@ -9,6 +9,7 @@ With `--transaction` each message is sent in a transaction of its own, which is 
 is for trying out what other producers of the topic answer when a broker asks them.
 """
 
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -69,7 +70,7 @@ def send(
     whole: Annotated[bool, typer.Option("--whole", help="Standard input is one message.")] = False,
     tag: Annotated[str | None, typer.Option(help="Tag that consumers can filter by.")] = None,
     key: Annotated[
-        list[str] | None, typer.Option("--key", help="Key to find it by; may be repeated.")
+        list[str] | None, typer.Option("--key", metavar="KEY", help="Key to find it by; may be repeated.")
     ] = None,
     properties: Annotated[
         list[str] | None, typer.Option("--property", metavar="K=V", help="User property; may be repeated.")
@@ -90,7 +91,7 @@ def send(
         End | None,
         typer.Option("--transaction", help="Send it in a transaction, and end that so.", show_default=False),
     ] = None,
-    count: Annotated[int, typer.Option(min=1, help="Send it so many times.")] = 1,
+    count: Annotated[int, typer.Option("--count", "-n", min=1, help="Send it so many times.")] = 1,
     batch: Annotated[
         int | None,
         typer.Option(
@@ -100,7 +101,9 @@ def send(
             show_default=False,
         ),
     ] = None,
-    queue: Annotated[int | None, typer.Option(min=0, help="Queue id; else by turns.")] = None,
+    queue: Annotated[
+        int | None, typer.Option("--queue", "-q", min=0, help="Queue id; else by turns.")
+    ] = None,
     endpoint: EndpointOption = "",
     output: OutputOption = Format.TABLE,
 ) -> None:
@@ -141,7 +144,7 @@ def send(
         lines = Lines(sys.stdin.buffer, batch or LINES_BATCH)
         requests: Iterator[list[Message]] = ([message(line) for line in part] for part in lines)
     else:
-        same = message(sys.stdin.buffer.read() if body == "-" else body.encode())
+        same = message(sys.stdin.buffer.read() if body == "-" else os.fsencode(body))
         requests = repeated(same, count, batch or 1)
     selector = None if queue is None or message_group is not None else select
     report = Report(output, waiting=delay is not None or at is not None)

@@ -9,7 +9,7 @@ from typing import Any
 from typer.core import TyperCommand
 
 from whimbrel.cli.lazy import Completion
-from whimbrel.cli.processes import options_of, run_server
+from whimbrel.cli.processes import BROKER_COMMANDS, options_of, run_server
 from whimbrel.config import Setting, settings
 
 __all__ = ["ServerCommand", "broker", "nameserver", "replicator"]
@@ -38,7 +38,12 @@ class ServerCommand(TyperCommand):
         if not incomplete.startswith("-") and (before == CONFIG.value or before in known):
             allowed = values(known[before]) if before in known else ()
             return [Completion(value) for value in allowed if value.startswith(incomplete)]
-        flags = [CONFIG, *(Completion(each.flag, each.description) for each in known.values())]
+        first = BROKER_COMMANDS if self.name == "broker" and not ctx.args else ()
+        flags = [
+            *map(Completion, first),
+            CONFIG,
+            *(Completion(each.flag, each.description) for each in known.values()),
+        ]
         return [flag for flag in flags if flag.value.startswith(incomplete)]
 
 

@@ -40,8 +40,8 @@ version that is installed, `whimbrel config reference` prints it.
 
 A setting has three names: a flag, a variable and a name in a TOML file. Flags win over variables, those over
 the file, that over the default. Unknown names are refused with the nearest known one, and so are values that
-are not allowed. Whole numbers may carry KiB, MiB or GiB. Lists are separated by `,` or `;`; in a file they
-are lists.
+are not allowed: all at once, a line for each. Whole numbers may carry KiB, MiB or GiB. Lists are separated by
+`,` or `;`; in a file they are lists.
 
     whimbrel config example broker --store /data/a > broker.toml   # every setting, its meaning and default
     whimbrel config show broker --config broker.toml               # what would be in effect, and what says so

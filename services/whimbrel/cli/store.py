@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from whimbrel.cli.asking import YesOption, ask, counted
 from whimbrel.cli.lazy import examples, group
 from whimbrel.cli.output import Format, OutputOption, emit, note, time_text
 from whimbrel.errors import StoreError
@@ -260,7 +261,7 @@ def export(
     behind a message that is still held. A store of a group that elects its leader is exported with --to, as
     far as it is known to be committed.
     """
-    command = [sys.executable, "-m", "whimbrel.broker.export", str(path)]
+    command = [sys.executable, "-P", "-m", "whimbrel.starting", "whimbrel.broker.export", str(path)]
     command += [] if to is None else ["--to", str(to)]
     done = subprocess.run([*command, "--json"] if output is Format.JSON else command, check=False)
     raise typer.Exit(done.returncode)
@@ -270,7 +271,7 @@ def export(
     epilog=examples(
         "whimbrel store repair ./store",
         "whimbrel store repair ./store --from 10.0.0.2:8091",
-        "whimbrel store repair ./store --set-aside",
+        "whimbrel store repair ./store --set-aside --yes",
     )
 )
 def repair(
@@ -299,6 +300,7 @@ def repair(
             show_default=False,
         ),
     ] = 0,
+    yes: YesOption = False,
     output: OutputOption = Format.TABLE,
 ) -> None:
     """Show where a log at rest is damaged, and repair it in the way that an option chooses.
@@ -320,6 +322,11 @@ def repair(
         count = work.fetch(path, findings, BrokerLog(source))
         note(f"{count} bytes were fetched from {source}; {path} can be started")
     elif set_aside:
+        ask(
+            f"end the log of {path} at byte {findings.state.end}, and set"
+            f" {counted(findings.records_behind, 'whole record')} behind that aside",
+            yes=yes,
+        )
         end = work.set_aside(path, findings)
         note(f"the log ends at {end} now; what was behind is in {path / 'whimbrel' / 'cut'}")
 
@@ -327,7 +334,7 @@ def repair(
 @store.command(epilog=examples("whimbrel store reinit /var/lib/whimbrel/broker-a --yes"))
 def reinit(
     path: PathArgument,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: YesOption = False,
 ) -> None:
     """Empty the store of a member at rest, so that it follows anew when it is started.
 
@@ -337,8 +344,7 @@ def reinit(
     """
     from whimbrel.store.emptying import reinit_offline
 
-    if not yes:
-        typer.confirm(f"Remove log, queues and index of {path}?", abort=True, err=True)
+    ask(f"remove log, queues and index of {path}", yes=yes)
     seat = reinit_offline(path)
     note(f"{path} is empty: start broker and replicator of member {seat.member}, which follow anew")
 
@@ -351,7 +357,7 @@ def reinit(
 )
 def moved(
     path: PathArgument,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: YesOption = False,
     endpoint: Annotated[
         str,
         typer.Option(
@@ -375,13 +381,11 @@ def moved(
         note(f"{path} is where its member ran last, or was started here already: there is nothing to do")
         return
     led, held = newest_known(endpoint, seat.group, seat.member) if endpoint else (0, 0)
-    if not yes:
-        typer.confirm(
-            f"Is {path} the only copy of member {seat.member}'s store, and has it run nowhere since it was"
-            " moved? If it is a copy of a store that ran on, messages that were acknowledged may be lost.",
-            abort=True,
-            err=True,
-        )
+    ask(
+        f"take {path} for the only copy of member {seat.member}'s store, which has run nowhere since it was"
+        " moved: if it is a copy of a store that ran on, messages that were acknowledged may be lost",
+        yes=yes,
+    )
     take_moved(path, led=led, held=held)
     note(f"{path} is the store of member {seat.member}, as it was: start broker and replicator")
 

@@ -20,7 +20,8 @@ A child's life:
 All children start at once: the brokers look for the nameserver until it answers. Its port is known
 beforehand; a free one is reserved until it has it. The cluster is ready when every child is, and when the
 master takes messages, as its shared page says: its nameserver has been told how many brokers to expect, and
-is settled once they have registered.
+is settled once they have registered. Brokers that take none are asked why. What is to be ready or not run at
+all (`must_be_ready`) then ends with that; else the cluster stays up, not ready, for a person to look at it.
 
 The delay doubles from `RESTART_FIRST_S` to `RESTART_MAX_S`, and starts over once a child has been up for
 `STEADY_S`. `RestartBackoff` decides that, `plan` what is run (`dev_plan.py`). `Supervisor.run` waits
@@ -29,8 +30,8 @@ on pidfds and signals. When the supervisor dies for any reason, its children get
 While a file `DIR/run/NAME.hold` exists, a child of that name that has died is not restarted: so one can see
 what a cluster does without its master. When the file goes, the child starts within `HOLD_POLL_S`.
 
-`DIR/cluster.json` exists from the moment the cluster accepts messages until the end, and is replaced after
-each restart:
+`DIR/cluster.json` exists from the moment the cluster is ready, or is shown though it is not, until the end,
+and is replaced after each restart:
 
     {"endpoint": "host:port", "trace_ratio": 0.0,
      "processes": [{"name", "role", "pid", "grpc", "ha", "metrics", "store"}]}
@@ -60,20 +61,24 @@ from whimbrel.cli import malloc
 from whimbrel.cli.dev_directory import held, mark
 from whimbrel.cli.dev_plan import ChildPlan, DevOptions, RestartBackoff, StartError, plan
 from whimbrel.cli.process_times import process_age_s
+from whimbrel.errors import file_trouble
 from whimbrel.model.route import Endpoint
 from whimbrel.store.shared_page import SharedPage
 
 __all__ = ["Child", "Memory", "Supervisor", "View", "memory"]
 
 READY_TIMEOUT_S = 30.0  # enough on a busy machine
-USABLE_TIMEOUT_S = 15.0  # then the cluster is shown as it is: a master that lost log to a slave refuses sends
-EXPLAIN_TIMEOUT_S = 5.0  # for the process that asks the brokers why
+ASK_AFTER_S = 2.0  # a cluster that takes no messages by then is asked why; most are ready within one second
+REFUSED_S = 2.0  # a master that says for so long what it refuses messages for does so by no chance
+USABLE_TIMEOUT_S = 15.0  # then it takes none: a master that lost log to a slave refuses sends
+EXPLAIN_TIMEOUT_S = 5.0  # more for the process that asks the brokers
 STOP_TIMEOUT_S = 10.0  # then SIGKILL; a broker needs less than a second
 READY_POLL_S = 0.01  # ready files are polled only while a child starts
 HOLD_POLL_S = 0.25
 VIEW_S = 0.5
 LOG_BYTES_MAX = 16 * 1024 * 1024  # a larger log is rotated at the next start; one generation is kept
 LOG_LINE = re.compile(r"\S+Z [A-Z]+ +(.*?)(?: \[[\w.]+\])?")  # as `telemetry.py` writes them
+SETTINGS_CODE = 2  # with which a process ends that refuses its settings
 PR_SET_PDEATHSIG = 1
 
 State = Literal["starting", "ready", "waiting", "ended"]
@@ -115,7 +120,8 @@ class Child:
         ready: content of its ready file.
         ready_s: seconds from its start until it was ready.
         starts: number of starts.
-        ended: how it ended last, for people.
+        ended: how it ended last, for people; `code` is its exit code then.
+        log_begin: where its log begins of the last start, in bytes of the file.
     """
 
     def __init__(self, plan: ChildPlan, directory: Path, *, death_signal: int = signal.SIGTERM) -> None:
@@ -134,6 +140,7 @@ class Child:
         self.ready_s = 0.0
         self.starts = 0
         self.ended = ""
+        self.code = self.log_begin = 0
         self.restarts = RestartBackoff()
         self.started_at = 0.0
         self.due = 0.0
@@ -178,6 +185,7 @@ class Child:
                 os._exit(1)
 
         with self.log_file.open("ab") as log:
+            self.log_begin = log.tell()
             self.process = subprocess.Popen(
                 self.command(),
                 env=malloc.with_settings(os.environ),
@@ -209,16 +217,23 @@ class Child:
         self.pidfd = -1
         self.state = "ended"
         self.ended = f"killed by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
-        if code == 1 and (said := self.last_log_line()):
+        self.code = code
+        if code == 1 and (said := self.last_words()):
             self.ended += f" ({said})"
 
-    def last_log_line(self) -> str:
-        """Return the last line of its log, without the time and the name of the logger."""
-        with contextlib.suppress(OSError):
-            lines = self.log_file.read_text(encoding="utf-8", errors="replace").split("\n")
-            last = next((line.strip() for line in reversed(lines) if line.strip()), "")
-            shape = LOG_LINE.fullmatch(last)
-            return shape[1] if shape else last
+    def last_words(self) -> str:
+        """Return the last line of its log, without the time and the name of the logger.
+
+        Of one that refused its settings these are all lines that it wrote: a sentence for each.
+        """
+        with contextlib.suppress(OSError), self.log_file.open("rb") as log:
+            log.seek(self.log_begin)
+            lines = [line.strip() for line in log.read().decode(errors="replace").split("\n") if line.strip()]
+            if self.code == SETTINGS_CODE:
+                start = f"whimbrel {self.plan.program}: "
+                return "; ".join(line.removeprefix(start) for line in lines if line.startswith(start))
+            shape = LOG_LINE.fullmatch(lines[-1]) if lines else None
+            return shape[1] if shape else "".join(lines[-1:])
         return ""
 
     def described(self) -> dict[str, Any]:
@@ -240,8 +255,15 @@ class View(Protocol):
     def notify(self, text: str) -> None:
         """Show an event."""
 
-    def ready(self, endpoint: str, children: Sequence[Child], ready_s: float) -> None:
-        """Show that the cluster takes messages, so many seconds after this process has started."""
+    def ready(self, endpoint: str, children: Sequence[Child], ready_s: float, lack: str = "") -> None:
+        """Show that the cluster runs, so many seconds after this process has started.
+
+        Args:
+            endpoint: of its nameserver.
+            children: all processes.
+            ready_s: how long it took.
+            lack: why it takes no messages, and so is not ready; "" when it does.
+        """
 
     def refresh(self, children: Sequence[Child]) -> None:
         """Show the present state; called twice a second and after every change."""
@@ -303,10 +325,20 @@ class Supervisor:
 
     Args:
         ends_with: a descriptor of a process (pidfd) whose end counts as a SIGTERM.
+        must_be_ready: a cluster that takes no messages has not started.
+
+    Attributes:
+        complete: all processes run, and it is known whether messages are taken.
+        lack: why they are not; "" when they are.
     """
 
-    def __init__(self, options: DevOptions, view: View, *, ends_with: int | None = None) -> None:
+    def __init__(
+        self, options: DevOptions, view: View, *, ends_with: int | None = None, must_be_ready: bool = False
+    ) -> None:
         self.options = options
+        self.must_be_ready = must_be_ready
+        self.lack = ""
+        self.stale = self.refused = False  # cluster.json is to be written again, and could not be
         self.view = view
         self.directory = options.directory
         self.cluster_file = self.directory / "cluster.json"
@@ -335,9 +367,17 @@ class Supervisor:
                 self.start_all()
                 while not self.wakeups.signals:
                     self.run_once(VIEW_S)
+                    self.look_again()
             finally:
-                self.cluster_file.unlink(missing_ok=True)
-                self.stop_all()
+                try:
+                    self.cluster_file.unlink(missing_ok=True)
+                finally:  # also on a disk that has become read-only
+                    self.stop_all()
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether Ctrl-C ended it before it was ready."""
+        return signal.SIGINT in self.wakeups.signals and not self.complete
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
@@ -355,12 +395,20 @@ class Supervisor:
         with reserved_port(self.options.host, self.options.port) as port:
             plans = plan(self.options, str(Endpoint(self.options.host, port)))
             self.start_and_wait([Child(each, self.directory, death_signal=death_signal) for each in plans])
-        self.wait_usable()
+        self.lack = self.wait_usable()
         if self.wakeups.signals:
             return
+        if self.lack and self.must_be_ready:
+            raise StartError(f"the cluster takes no messages, and was stopped again: {self.lack}")
         self.complete = True
         self.write_cluster()
-        self.view.ready(self.children[0].address, self.children, process_age_s())
+        self.view.ready(self.children[0].address, self.children, process_age_s(), self.lack)
+
+    def look_again(self) -> None:
+        """Tell when a cluster that took no messages takes them."""
+        if self.lack and self.takes_messages():
+            self.lack = ""
+            self.view.notify("the cluster is ready: it takes messages now")
 
     def start_and_wait(self, children: list[Child]) -> None:
         """Start these and wait until all are ready or a signal came."""
@@ -377,14 +425,33 @@ class Supervisor:
                     f"{', '.join(late)}: not ready in {READY_TIMEOUT_S:.0f} s; see {self.directory / 'logs'}"
                 )
 
-    def wait_usable(self) -> None:
-        """Wait until the masters take messages; notify of the reason when it does not in time."""
-        deadline = time.monotonic() + USABLE_TIMEOUT_S
-        while not self.wakeups.signals and not self.takes_messages():
-            if time.monotonic() > deadline:
-                self.explain()
-                return
+    def wait_usable(self) -> str:
+        """Wait until the masters take messages; return why they do not, "" when they do or a signal came."""
+        deadline = time.monotonic() + ASK_AFTER_S
+        while time.monotonic() < deadline:
+            if self.wakeups.signals or self.takes_messages():
+                return ""
             self.run_once(READY_POLL_S)
+        return self.told_lack()
+
+    def told_lack(self) -> str:
+        """Go on waiting while a process asks the brokers why they take no messages; return what they say."""
+        deadline = time.monotonic() + USABLE_TIMEOUT_S - ASK_AFTER_S + EXPLAIN_TIMEOUT_S
+        with subprocess.Popen(
+            self.usable_command(), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True
+        ) as asking:
+            try:
+                while asking.poll() is None and time.monotonic() < deadline:
+                    if self.wakeups.signals or self.takes_messages():
+                        return ""
+                    self.run_once(READY_POLL_S)
+            finally:
+                asking.kill()
+            assert asking.stdout is not None
+            lack = asking.stdout.read().decode().strip()
+        if self.wakeups.signals or self.takes_messages():
+            return ""
+        return lack or f"nobody says why; see {self.directory / 'logs'}"
 
     def takes_messages(self) -> bool:
         """Return whether in each group a broker takes messages, as its shared page says."""
@@ -398,24 +465,11 @@ class Supervisor:
                     waiting.discard(child.plan.settings["name"])
         return not waiting
 
-    def explain(self) -> None:
-        """Notify of why the cluster takes no messages."""
-        deadline = time.monotonic() + EXPLAIN_TIMEOUT_S
-        with subprocess.Popen(
-            self.usable_command(), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True
-        ) as asking:
-            while asking.poll() is None and not self.wakeups.signals and time.monotonic() < deadline:
-                self.run_once(READY_POLL_S)
-            asking.kill()
-            assert asking.stdout is not None
-            lack = asking.stdout.read().decode().strip()
-        if lack:
-            self.view.notify(f"all processes run, but {lack}")
-
     def usable_command(self) -> list[str]:
-        """Return the command that says why the cluster takes no messages."""
+        """Return the command that waits, and says why the cluster takes no messages."""
         brokers = sum(child.plan.program == "broker" for child in self.children)
-        words = [self.children[0].address, str(brokers)]
+        waits = USABLE_TIMEOUT_S - ASK_AFTER_S, REFUSED_S
+        words = [self.children[0].address, str(brokers), *map(str, waits)]
         return [sys.executable, "-P", "-m", "whimbrel.cli.usable", *words]
 
     def launch(self, child: Child) -> None:
@@ -436,14 +490,28 @@ class Supervisor:
         now = time.monotonic()
         for child in self.children:
             if child.poll_ready(now) and self.complete:
-                self.write_cluster()
+                self.stale = True
                 self.view.notify(f"{child.plan.name} is back after {child.ready_s:.2f} s, pid {child.pid}")
             elif child.state == "waiting" and child.due <= now:
                 if child.hold_file.exists():
                     child.due = now + HOLD_POLL_S
                 else:
                     self.launch(child)
+        if self.stale:
+            self.replace_cluster()
         self.view.refresh(self.children)
+
+    def replace_cluster(self) -> None:
+        """Write cluster.json again; while the disk refuses that, what runs goes on."""
+        try:
+            self.write_cluster()
+        except OSError as error:
+            if not self.refused:
+                trouble = file_trouble(error, self.cluster_file)
+                self.view.notify(f"{trouble}; until it can be written, commands see what was before")
+            self.refused = True
+        else:
+            self.stale = self.refused = False
 
     def on_death(self, child: Child) -> None:
         """Handle a child that has ended by itself: fail the first start, else plan the restart."""
@@ -452,7 +520,7 @@ class Supervisor:
         if self.wakeups.signals:
             return
         if not self.complete:
-            words = child.last_log_line()
+            words = child.last_words()
             raise StartError(
                 f"{child.plan.name} did not start: {words or child.ended} (log: {child.log_file})",
                 child.log_file,

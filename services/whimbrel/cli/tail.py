@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from whimbrel.cli.down import tell_who_is_down
 from whimbrel.cli.endpoint import EndpointOption, resolve_endpoint, traced
 from whimbrel.cli.filters import SqlOption, TagOption, filter_of
 from whimbrel.cli.group import parse_target
@@ -254,6 +255,7 @@ class Tailing:
             except WhimbrelError as error:
                 if pause <= PAUSE_S:
                     note(f"{queue.broker_name}/{queue.queue_id} can't be read, and is tried again: {error}")
+                    await asyncio.to_thread(tell_who_is_down, error)
                 pause = min(PAUSE_MAX_S, 2 * pause or PAUSE_S)
                 self.reader.session.routes.report_error(self.topic)
                 continue

@@ -10,6 +10,7 @@ bodies go out byte for byte, and a template without `\n` can put them together a
 control characters of a message are escaped, but for lines and tabs; those of the template itself never are.
 """
 
+import os
 import re
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -64,7 +65,7 @@ class Template:
         for token in TOKEN.finditer(text):
             letter, escape, plain = token.groups()
             if plain is not None:
-                self.parts.append(plain.encode())
+                self.parts.append(os.fsencode(plain))
             elif escape is not None:
                 self.parts.append(escaped(escape))
             elif letter == "%":

@@ -50,7 +50,10 @@ def trace(
         ),
     ] = None,
     wait: Annotated[
-        float, typer.Option(min=0, help="Seconds to wait for stages that are still on their way.")
+        float,
+        typer.Option(
+            metavar="SECONDS", min=0, help="Seconds to wait for stages that are still on their way."
+        ),
     ] = 2.0,
     output: OutputOption = Format.TABLE,
 ) -> None:
@@ -82,6 +85,8 @@ def hint(found: "MessageTrace") -> None:
     """Print which spans are missing, and why they may be."""
     if found.root is None:
         note("the span in which it was created is not here: its client reports to somewhere else, if at all")
+    if found.without_slaves:
+        note("no slave was connected when it was stored: its master alone has it, unless one came since")
     if found.missing:
         note(f"no span yet of: {', '.join(found.missing)}")
 

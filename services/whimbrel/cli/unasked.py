@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from whimbrel.cli.endpoint import Given
 from whimbrel.cli.output import note
 from whimbrel.model.unasked import Unasked, left_out, sentence
 
@@ -27,6 +28,7 @@ def saying_what_lacks() -> Iterator[list[Unasked]]:
         yield unasked
     finally:
         for one in unasked:
+            Given.told.add(one.broker_name)
             note(f"whimbrel: {sentence(one)}")
     if unasked:
         raise typer.Exit(1)

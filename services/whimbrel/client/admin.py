@@ -20,11 +20,13 @@ from whimbrel.errors import (
     AlreadyExists,
     BadRequest,
     GroupNotFound,
+    IllegalOffset,
     NotSupported,
     RequestError,
     TopicNotFound,
     Unavailable,
     WhimbrelError,
+    WouldHide,
 )
 from whimbrel.model.cluster import (
     BrokerStatus,
@@ -35,6 +37,8 @@ from whimbrel.model.cluster import (
     GroupConfig,
     GroupDescription,
     GroupProgress,
+    OffsetMove,
+    QueueState,
     ReplicationStatus,
     TopicConfig,
     TopicDescription,
@@ -67,6 +71,7 @@ ADMIN_TIMEOUT_S = 10.0  # for topics with thousands of queues
 REPLAY_RATE = 100.0
 # How long a listing waits for a nameserver that has just started; brokers renew every 2 s.
 SETTLED_S, SETTLED_LOOK_S = 3.0, 0.1
+FINISHED_LOOK_S = 0.5  # between looks whether groups have finished what would be hidden
 DESCRIBE_TIMEOUT_S = 3.0  # for a broker's view of its log, which it has at hand
 
 
@@ -77,8 +82,8 @@ class Admin(BaseClient):
         await admin.create_topic("orders", queues=8)
 
     Public methods: start, close, cluster, create_topic, update_topic, delete_topic, topics, describe_topic,
-    create_group, update_group, delete_group, groups, describe_group, reset_offsets, replication,
-    dead_letters, replay_dead_letters, drop_dead_letters.
+    create_group, update_group, delete_group, groups, describe_group, reset_offsets, plan_reset,
+    replication, dead_letters, replay_dead_letters, drop_dead_letters.
 
     Attributes:
         session: connections and routes, for calls that have no method here.
@@ -143,17 +148,60 @@ class Admin(BaseClient):
         permission: int | None = None,
         message_type: MessageType | None = None,
         answer: str | None = None,
+        wait_s: float = 0.0,
+        hide_messages: bool = False,
+        on_wait: Callable[[WouldHide], None] = lambda error: None,
     ) -> TopicConfig:
-        """Change the arguments that are given, on every master; `queues` sets both counts."""
-        call = admin_calls.update_topic(
-            name,
-            read_queues=queues if read_queues is None else read_queues,
-            write_queues=queues if write_queues is None else write_queues,
-            permission=permission,
-            message_type=message_type,
-            answer=answer,
-        )
-        return await self.change_topic(call, missing=TopicNotFound)
+        """Change the arguments that are given, on every master; `queues` sets both counts.
+
+        Fewer queues to read, or no reading at all, would hide what groups have not finished in the others.
+        Then all the rest is changed first, so that no more comes there, and reading as soon as they have.
+
+        Args:
+            name: the topic's.
+            queues, read_queues, write_queues, permission, message_type, answer: as in `create_topic`, and
+                RocketMQ's bits (4 read, 2 write, 1 inherit).
+            wait_s: how long it may take until groups have finished.
+            hide_messages: do not wait: nobody is given them.
+            on_wait: called once, if there is something to wait for.
+
+        Raises:
+            TopicNotFound: no master has it.
+            WouldHide: groups have not finished within `wait_s`; the rest is changed. Repeat the call.
+            BadRequest: there would be more queues to write than to read.
+        """
+        read = queues if read_queues is None else read_queues
+        write = queues if write_queues is None else write_queues
+
+        def call(
+            read: int | None, write: int | None, permission: int | None, *, rest: bool = True
+        ) -> Outbound[TopicConfig]:
+            return admin_calls.update_topic(
+                name,
+                read_queues=read,
+                write_queues=write,
+                permission=permission,
+                message_type=message_type if rest else None,
+                answer=answer if rest else None,
+                hide_messages=hide_messages,
+            )
+
+        try:
+            return await self.change_topic(call(read, write, permission), missing=TopicNotFound)
+        except WouldHide as error:
+            on_wait(error)
+        until = time.monotonic() + wait_s
+        writing = None if permission is None else permission | READ
+        await self.change_topic(call(None, write, writing), missing=TopicNotFound)
+        while True:
+            try:
+                last = call(read, None, permission, rest=False)
+                return await self.change_topic(last, missing=TopicNotFound)
+            except WouldHide:
+                left_s = until - time.monotonic()
+                if left_s <= 0:
+                    raise
+                await asyncio.sleep(min(FINISHED_LOOK_S, left_s))
 
     async def delete_topic(self, name: str) -> None:
         """Remove a topic and its messages from every master.
@@ -302,6 +350,66 @@ class Admin(BaseClient):
         call = admin_calls.reset_offsets(group, topic, to=to, queue_id=queue_id)
         named = await self.gather(masters, lambda _: call, missing=TopicNotFound)
         return {broker.broker_name: progress for broker, progress in named}
+
+    async def plan_reset(
+        self, group: str, topic: str, *, to: str | int | float, queue_id: int | None = None
+    ) -> dict[str, tuple[OffsetMove, ...]]:
+        """Return what `reset_offsets` with these arguments would do, by broker; nothing is moved.
+
+        Raises:
+            GroupNotFound, TopicNotFound: no master has it.
+            IllegalOffset: a target lies outside its queue.
+            BadRequest: the topic has no such queue.
+        """
+
+        async def moves(broker: BrokerStatus) -> tuple[OffsetMove, ...]:
+            described = await self.ask(broker, admin_calls.describe_topic(topic, broker.broker_name))
+            known = await self.ask(broker, admin_calls.describe_group(group, broker.broker_name))
+            progress = {one.queue_id: one for one in known.progress if one.topic == topic}
+            count = described.topic.read_queues
+            if queue_id is not None and queue_id >= count:
+                raise BadRequest(f"queue {queue_id} is not one of the {count} of {topic}")
+            found = []
+            for queue in described.queues[:count]:
+                if queue_id in (None, queue.queue_id):
+                    begun = progress.get(queue.queue_id) or not_begun(topic, queue)
+                    found.append(OffsetMove.of(begun, await self.target_of(broker, topic, queue, to)))
+            return tuple(found)
+
+        answers: dict[str, tuple[OffsetMove, ...]] = {}
+        absent: TopicNotFound | None = None
+        for broker in await self.masters():
+            try:
+                answers[broker.broker_name] = await moves(broker)
+            except TopicNotFound as error:
+                absent = error
+        if not answers and absent is not None:
+            raise absent
+        return answers
+
+    async def target_of(
+        self, broker: BrokerStatus, topic: str, queue: QueueState, to: str | int | float
+    ) -> int:
+        """Return the offset that a target of a reset is on a queue."""
+        low, high = queue.min_offset, queue.max_offset
+        if to == "earliest":
+            return low
+        if to == "latest":
+            return high
+        if isinstance(to, int):
+            if not low <= to <= high:
+                raise IllegalOffset(f"offset {to} lies outside {topic}/{queue.queue_id}: {low} to {high}")
+            return to
+        place = Queue(
+            topic=topic,
+            broker_name=broker.broker_name,
+            broker_id=broker.broker_id,
+            queue_id=queue.queue_id,
+            readable=True,
+            writable=False,
+            endpoints=(broker.endpoint(),),
+        )
+        return await self.ask(broker, calls.query_offset(place, to, self.session.options.namespace))
 
     async def drain_broker(self, name: str, *, drain: bool | None = None) -> DrainStatus:
         """Have a broker group's master take no messages for its topics, or take them again; tell what is
@@ -772,6 +880,19 @@ def at(broker: BrokerStatus, error: WhimbrelError, done: list[BrokerStatus]) -> 
     return type(error)(f"{error} (on {broker.broker_name}; done on {names})")
 
 
+def not_begun(topic: str, queue: QueueState) -> GroupProgress:
+    """Return the progress of a group that has read nothing of a queue: it begins at the first message."""
+    return GroupProgress(
+        topic=topic,
+        queue_id=queue.queue_id,
+        committed_offset=queue.min_offset,
+        next_offset=queue.min_offset,
+        max_offset=queue.max_offset,
+        in_flight=0,
+        lag=queue.max_offset - queue.min_offset,
+    )
+
+
 def joined(one: TopicConfig, other: TopicConfig) -> TopicConfig:
     return TopicConfig(
         name=one.name,
@@ -781,4 +902,5 @@ def joined(one: TopicConfig, other: TopicConfig) -> TopicConfig:
         type=one.type,
         system=one.system,
         answer=one.answer,
+        drained=one.drained or other.drained,
     )

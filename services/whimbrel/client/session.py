@@ -29,6 +29,7 @@ from whimbrel.client.options import ClientOptions
 from whimbrel.client.retry import FirstContact, decide
 from whimbrel.client.routes import RouteCache
 from whimbrel.errors import (
+    BadRequest,
     ClientError,
     ConnectionClosed,
     IllegalAccessPoint,
@@ -42,6 +43,7 @@ from whimbrel.errors import (
 )
 from whimbrel.model.cluster import Cluster
 from whimbrel.model.message import Filter, ReceivedMessage
+from whimbrel.model.names import is_text, no_text
 from whimbrel.model.route import Endpoint, Queue, Route, parse_endpoints
 from whimbrel.model.wire import (
     CLIENT_ID_HEADER,
@@ -109,6 +111,9 @@ class Session:
             describe: makes the settings that are written on a new stream.
         """
         self.access = parse_access_point(endpoint)
+        for text in (options.client_id, options.namespace):
+            if not is_text(text):
+                raise BadRequest(no_text(text))
         self.options = options
         self.host_name = socket.gethostname()
         self.client_id = options.client_id or client_id(self.host_name)
@@ -451,7 +456,15 @@ class BaseClient:
         raise NotImplementedError
 
     async def start(self) -> None:
-        """Make the client usable; needs a running loop, and sends nothing yet."""
+        """Make the client usable; needs a running loop, and sends nothing yet.
+
+        Raises:
+            BadRequest: a name of the client's, of a topic or of a group is not UTF-8.
+        """
+        settings = self.settings(self.session)
+        for text in settings.texts():
+            if not is_text(text):
+                raise BadRequest(no_text(text))
         self.session.start()
 
     async def close(self) -> None:

@@ -18,7 +18,7 @@ from whimbrel.client.options import ClientOptions, ConsumerOptions, ProducerOpti
 from whimbrel.client.producer import QueueSelector
 from whimbrel.client.session import BaseClient
 from whimbrel.client.transactions import TransactionCheck
-from whimbrel.errors import ClientError, WhimbrelError
+from whimbrel.errors import ClientError, WhimbrelError, WouldHide
 from whimbrel.model.cluster import (
     BrokerStatus,
     Cluster,
@@ -28,6 +28,7 @@ from whimbrel.model.cluster import (
     GroupConfig,
     GroupDescription,
     GroupProgress,
+    OffsetMove,
     ReplicationStatus,
     TopicConfig,
     TopicDescription,
@@ -383,8 +384,11 @@ class Admin(Blocking):
         permission: int | None = None,
         message_type: MessageType | None = None,
         answer: str | None = None,
+        wait_s: float = 0.0,
+        hide_messages: bool = False,
+        on_wait: Callable[[WouldHide], None] = lambda error: None,
     ) -> TopicConfig:
-        """Change the arguments that are given, on every master."""
+        """Change the arguments that are given, on every master; waits so long for what would be hidden."""
         return self.wait(
             self.admin.update_topic(
                 name,
@@ -394,6 +398,9 @@ class Admin(Blocking):
                 permission=permission,
                 message_type=message_type,
                 answer=answer,
+                wait_s=wait_s,
+                hide_messages=hide_messages,
+                on_wait=on_wait,
             )
         )
 
@@ -474,6 +481,12 @@ class Admin(Blocking):
     ) -> dict[str, tuple[GroupProgress, ...]]:
         """Move a group on a topic; return its progress by broker."""
         return self.wait(self.admin.reset_offsets(group, topic, to=to, queue_id=queue_id))
+
+    def plan_reset(
+        self, group: str, topic: str, *, to: str | int | float, queue_id: int | None = None
+    ) -> dict[str, tuple[OffsetMove, ...]]:
+        """Return what `reset_offsets` with these arguments would do, by broker."""
+        return self.wait(self.admin.plan_reset(group, topic, to=to, queue_id=queue_id))
 
     def drain_broker(self, name: str, *, drain: bool | None = None) -> DrainStatus:
         """Have a broker take no messages, or take them again; tell what is left; None changes nothing."""

@@ -28,12 +28,29 @@ __all__ = [
     "GroupConfig",
     "GroupDescription",
     "GroupProgress",
+    "OffsetMove",
     "QueueState",
     "ReplicationStatus",
     "SlaveStatus",
+    "Takes",
     "TopicConfig",
     "TopicDescription",
 ]
+
+
+class Takes(StrEnum):
+    """Whether a broker takes messages: the words for it, wherever that is told."""
+
+    MESSAGES = "takes messages"
+    DRAINED = "drained"
+    NOTHING = "reads only"
+
+    @classmethod
+    def of(cls, *, writable: bool, drained: bool) -> "Takes":
+        """Return the word; a drained broker takes only what it stores of itself."""
+        if not writable:
+            return cls.NOTHING
+        return cls.DRAINED if drained else cls.MESSAGES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +61,7 @@ class BrokerStatus:
         lane: as in `ReplicationStatus`; "" where only the nameserver was asked.
         epoch: in a group that elects its leader: which one it leads or follows, else 0.
         member_id: its id in such a group, else 0.
+        drained: as in `ReplicationStatus`; False where only the nameserver was asked.
     """
 
     cluster: str
@@ -60,6 +78,12 @@ class BrokerStatus:
     lane: str = ""
     epoch: int = 0
     member_id: int = 0
+    drained: bool = False
+
+    @property
+    def takes(self) -> Takes:
+        """Whether it takes messages."""
+        return Takes.of(writable=self.writable, drained=self.drained)
 
     def endpoint(self) -> Endpoint:
         """Return where it is dialled.
@@ -125,6 +149,7 @@ class TopicConfig:
 
     Attributes:
         answer: when its sends are answered where a majority commits, see `model/answers.py`.
+        drained: its broker is, so it takes no messages.
     """
 
     name: str
@@ -134,6 +159,7 @@ class TopicConfig:
     type: MessageType = MessageType.NORMAL
     system: bool = False
     answer: str = "committed"
+    drained: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -178,12 +204,18 @@ class DrainStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueState:
-    """A queue's range: first offset that can be read, and one past the last."""
+    """A queue's range: first offset that can be read, and one past the last.
+
+    Attributes:
+        unfinished: messages that some group which reads the topic has not finished; all where no group does.
+            0 from a broker of an earlier version.
+    """
 
     queue_id: int
     min_offset: int
     max_offset: int
     last_stored_at: float | None
+    unfinished: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -228,6 +260,43 @@ class GroupProgress:
     max_offset: int
     in_flight: int
     lag: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OffsetMove:
+    """What a reset of a group's offset would do on one queue.
+
+    Attributes:
+        before, after: the first offset that is not finished, and where the group would go on.
+        again: messages that are finished and would come again.
+        skipped: messages that are not finished and would not come, at the most.
+        in_flight: messages that consumers hold, whose leases would end.
+    """
+
+    topic: str
+    queue_id: int
+    before: int
+    after: int
+    again: int
+    skipped: int
+    in_flight: int
+
+    @classmethod
+    def of(cls, progress: GroupProgress, after: int) -> "OffsetMove":
+        """Return what it does to put a group with this progress to an offset."""
+        before = progress.committed_offset
+        ahead = progress.max_offset - before - progress.lag  # finished out of order, behind the first one
+        return cls(
+            topic=progress.topic,
+            queue_id=progress.queue_id,
+            before=before,
+            after=after,
+            again=before - after + ahead
+            if after <= before
+            else max(progress.max_offset - after - progress.lag, 0),
+            skipped=min(max(after - before, 0), progress.lag),
+            in_flight=progress.in_flight,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -303,6 +372,7 @@ class ReplicationStatus:
             the lane, or "".
         notes: what is worth knowing though nothing is wrong; for people.
         known_ends: of a master: how far its slaves were known to hold its log, by id, since it has led.
+        drained: it takes no messages of clients until that is taken back.
         election: None where roles are configured.
     """
 
@@ -326,7 +396,13 @@ class ReplicationStatus:
     lane: str = ""
     notes: tuple[str, ...] = ()
     known_ends: Mapping[int, int] = field(default_factory=dict)
+    drained: bool = False
     election: ElectionStatus | None = None
+
+    @property
+    def takes(self) -> "Takes":
+        """Whether it takes messages."""
+        return Takes.of(writable=self.writable, drained=self.drained)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -337,11 +413,13 @@ class DeadLetter:
         message: as it stands in the dead-letter topic; its `delivery_attempt` is one more than the number of
             redeliveries that its record has.
         origin_topic: where it was sent to; empty where its record does not tell.
+        attempts: how often it was delivered to the group before that gave it up.
     """
 
     group: str
     message: ReceivedMessage
     origin_topic: str
+    attempts: int = 0
 
 
 class DeadLetterResult(StrEnum):

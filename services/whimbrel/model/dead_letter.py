@@ -1,9 +1,11 @@
-"""What a dead letter says of itself: properties that RocketMQ knows, and one of ours.
+"""What a dead letter says of itself: properties that RocketMQ knows, and two of ours.
 
     RETRY_TOPIC, DLQ_ORIGIN_TOPIC   the topic of the original
     DLQ_ORIGIN_MESSAGE_ID           its message id; SDKs show these two as the dead letter's origin
     ORIGIN_MESSAGE_ID               the offset message id of the original record: host and place in the log
     HANDED_ON_FROM                  the same, where ORIGIN_MESSAGE_ID is another one
+    DEAD_AFTER_ATTEMPTS             how often the group had got the message; what RocketMQ counts in the
+                                    record is one more after a timeout, and 1 in ordered groups
     UNIQ_KEY                        the offset message id where there is none: the copy stands elsewhere
 
 **A redelivery or another group's dead letter** has the first four already, of the broker or of a 4.x client
@@ -17,6 +19,7 @@ from collections.abc import Mapping
 
 from whimbrel.model.names import GROUP_TOPIC_PREFIXES, RETRY_PREFIX
 from whimbrel.model.properties import (
+    DEAD_AFTER_ATTEMPTS,
     DELAY,
     DLQ_ORIGIN_MESSAGE_ID,
     DLQ_ORIGIN_TOPIC,
@@ -26,13 +29,29 @@ from whimbrel.model.properties import (
     UNIQ_KEY,
 )
 
-__all__ = ["LEFT_OUT", "LETTER_PROPERTIES", "cause_of", "known_origin", "origin_of", "origin_properties"]
+__all__ = [
+    "LEFT_OUT",
+    "LETTER_PROPERTIES",
+    "attempts_of",
+    "cause_of",
+    "known_origin",
+    "origin_of",
+    "origin_properties",
+]
 
-LEFT_OUT = frozenset((DELAY, HANDED_ON_FROM))
+LEFT_OUT = frozenset((DELAY, HANDED_ON_FROM, DEAD_AFTER_ATTEMPTS))
+ATTEMPTS_DIGITS_MAX = 10  # of an int32
 ID_CHARS_MAX = 255  # of a message id that is told: those of clients have 32, and may have any number
 # What only a dead letter has.
 LETTER_PROPERTIES = frozenset(
-    (RETRY_TOPIC, DLQ_ORIGIN_TOPIC, DLQ_ORIGIN_MESSAGE_ID, ORIGIN_MESSAGE_ID, HANDED_ON_FROM)
+    (
+        RETRY_TOPIC,
+        DLQ_ORIGIN_TOPIC,
+        DLQ_ORIGIN_MESSAGE_ID,
+        ORIGIN_MESSAGE_ID,
+        HANDED_ON_FROM,
+        DEAD_AFTER_ATTEMPTS,
+    )
 )
 
 
@@ -60,6 +79,21 @@ def origin_properties(properties: Mapping[str, str], topic: str, place: str) -> 
     if ORIGIN_MESSAGE_ID in known:
         added.append((HANDED_ON_FROM, place))
     return tuple(added)
+
+
+def attempts_of(properties: Mapping[str, str], reconsume_times: int, attempts_max: int | None) -> int:
+    """Return how often a dead letter was delivered to its group before it was given up.
+
+    Args:
+        properties: of its record.
+        reconsume_times: of its record. Where the properties do not tell it is the number of deliveries, or
+            one more.
+        attempts_max: of its group; None where that is not known.
+    """
+    told = properties.get(DEAD_AFTER_ATTEMPTS, "")
+    if told.isascii() and told.isdecimal() and len(told) <= ATTEMPTS_DIGITS_MAX:
+        return int(told)
+    return max(reconsume_times if attempts_max is None else min(reconsume_times, attempts_max), 0)
 
 
 def cause_of(properties: Mapping[str, str]) -> str:

@@ -24,9 +24,10 @@ from whimbrel.model.cluster import (
     Cluster,
     ElectionStatus,
     ReplicationStatus,
+    Takes,
 )
 from whimbrel.model.group_record import GroupRecord
-from whimbrel.model.unasked import since_text
+from whimbrel.model.unasked import left_out, lost_at, since_text
 
 __all__ = [
     "NO_BROKER",
@@ -41,6 +42,7 @@ __all__ = [
     "leads",
     "log_ends",
     "master_state",
+    "masters_down",
     "missing_brokers",
     "nameserver_check",
     "problem_of",
@@ -57,6 +59,7 @@ NO_BROKER = (
     "no broker is registered with this nameserver: start one, with this nameserver among its nameservers"
 )
 UNSETTLED = "the nameserver has just started: brokers may still be missing"
+DRAIN_UNDONE_BY = "`whimbrel broker drain {name} --undo` has it take messages again"
 NO_REPLICATOR = "the replicator beside this broker does not run: start it"
 
 
@@ -146,7 +149,7 @@ def broker_checks(
         return [Check("brokers", False, "none", NO_BROKER), *missing]
     ends = log_ends(views)
     checks = [
-        Check(f"{name} master", False, "missing", advice_without_master(slaves))
+        Check(f"{name} master", False, "missing", advice_without_master(slaves, lost_at(name, absent)))
         for name, slaves in groups_without_master(brokers).items()
     ]
     for view in views:
@@ -217,7 +220,9 @@ def missing_member(name: str, member: int, since: float | None) -> Missing:
 def missing_slave(name: str, broker_id: int, since: float | None, *, connected: bool) -> Missing:
     """Return that a slave is missing; `connected`: its replicator is."""
     how = ", while its replicator is connected to the master's" if connected else ""
-    last = "" if connected else f"; if it never comes back, `whimbrel broker forget {name} --id {broker_id}`"
+    last = (
+        "" if connected else f"; if it never comes back, `whimbrel broker forget {name} --member {broker_id}`"
+    )
     return Missing(
         name,
         f"slave {broker_id}",
@@ -261,7 +266,7 @@ def master_checks(view: ReplicationStatus) -> list[Check]:
     """Return the checks of a master, its slaves as it sees them, and its replicator."""
     name = f"{view.broker_name} master"
     checks = [
-        broker_check(name, view, taking(view), view.writable, other_advice(view)),
+        broker_check(name, view, taking(view), view.writable, other_advice(view), drain_note(view)),
         replicator_check(name, view),
     ]
     if view.slaves or view.expected_slaves:
@@ -281,12 +286,20 @@ def slave_checks(view: ReplicationStatus, master_end: int | None) -> list[Check]
     return [broker_check(name, view, state, True, problem), replicator_check(name, view)]
 
 
-def broker_check(name: str, view: ReplicationStatus, state: str, serves: bool, problem: str) -> Check:
+def drain_note(view: ReplicationStatus) -> str:
+    """Return how a drained broker takes messages again; empty for another one."""
+    return f"{DRAIN_UNDONE_BY.format(name=view.broker_name)}" if view.takes is Takes.DRAINED else ""
+
+
+def broker_check(
+    name: str, view: ReplicationStatus, state: str, serves: bool, problem: str, note: str = ""
+) -> Check:
     """Return the check of a broker itself, with what it has of the compiled lane, and notes."""
     without = view.lane.startswith("off")
     lane = "" if not view.lane else ", lane off" if without else ", lane on"
-    notes = (f"lane {view.lane}", *view.notes) if without else view.notes
-    return Check(name, serves and not problem, f"{state}{lane}", problem, "; ".join(notes))
+    notes = [note] if note else []
+    notes += [f"lane {view.lane}"] if without else []
+    return Check(name, serves and not problem, f"{state}{lane}", problem, "; ".join([*notes, *view.notes]))
 
 
 def replicator_check(broker: str, view: ReplicationStatus) -> Check:
@@ -349,6 +362,44 @@ def election_problem(election: ElectionStatus) -> str:
 def numbers(members: Collection[int]) -> str:
     """Return ids as commands take them."""
     return ",".join(map(str, sorted(members)))
+
+
+def masters_down(known: Cluster, views: Sequence[View]) -> dict[str, str]:
+    """Return by name which groups take no messages: since when, why, and what to do; in a sentence each.
+
+    Args:
+        known: what a nameserver knows.
+        views: what the masters say of themselves.
+    """
+    found: dict[str, str] = {}
+    alone = groups_without_master(known.brokers)
+    for one in left_out(known):
+        if one.away:
+            since = lost_at(one.broker_name, known.absent)
+            slaves = alone.get(one.broker_name)
+            advice = (
+                missing_master(one.broker_name, since).advice
+                if slaves is None
+                else advice_without_master(slaves, since)
+            )
+            found[one.broker_name] = f"{one.broker_name}: {advice}"
+    for view in views:
+        if isinstance(view, tuple):
+            broker, error = view
+            found[broker.broker_name] = (
+                f"the master of {broker.broker_name} at {broker.address} is silent ({error}); the nameserver"
+                f" heard of it last{at_text(broker.renewed_at)}: does its process run, and what is the last"
+                " line of its log"
+            )
+        elif view.takes is not Takes.MESSAGES:
+            advice = drain_note(view) or problem_of(view)
+            found[view.broker_name] = f"{view.broker_name}: {view.takes}; {advice}"
+    return found
+
+
+def at_text(at: float | None) -> str:
+    """Return ` at ...`, in UTC, or that it is not known when."""
+    return " at a time that is not known" if at is None else since_text(at).replace(" since", " at", 1)
 
 
 def leads(views: Sequence[View]) -> list[str]:
@@ -429,13 +480,19 @@ def groups_without_master(brokers: Sequence[BrokerStatus]) -> dict[str, list[Bro
     }
 
 
-def advice_without_master(slaves: Sequence[BrokerStatus]) -> str:
-    """Return what it means and what to do that a group has no master; the slaves are ordered by id."""
+def advice_without_master(slaves: Sequence[BrokerStatus], since: float | None = None) -> str:
+    """Return what it means and what to do that a group has no master, and since when, if that is known.
+
+    Args:
+        slaves: those that are there, ordered by id.
+        since: epoch seconds.
+    """
     if slaves[0].member_id:
         return advice_without_leader(slaves)
     return (
-        f"there is no master: slave {slaves[0].broker_id} serves its routes read-only, and no message can be"
-        " sent to this group; start the master's broker and replicator again on their store"
+        f"there is no master{since_text(since)}: slave {slaves[0].broker_id} serves its routes read-only,"
+        " and no message can be sent to this group; start the master's broker and replicator again on their"
+        " store"
     )
 
 
@@ -485,7 +542,7 @@ def step(lag: int) -> str:
 
 
 def taking(view: ReplicationStatus) -> str:
-    return "takes messages" if view.writable else "reads only"
+    return view.takes.value
 
 
 def label(name: str, role: str, broker_id: int) -> str:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TypeAlias
 
+from whimbrel.model.names import is_text, no_text
 from whimbrel.model.route import Queue
 
 __all__ = [
@@ -67,7 +68,7 @@ class Message:
     of that type.
 
     A field of the wrong type is a TypeError here, with the field's name and what to pass; nothing is encoded
-    or converted silently, since consumers would not know how.
+    or converted silently, since consumers would not know how. A text that UTF-8 can't hold is a ValueError.
 
     Attributes:
         topic: its topic.
@@ -105,6 +106,9 @@ class Message:
             raise TypeError(
                 f"tag is a {named(self.tag)}, not a str: pass tag={str(self.tag)!r}, or leave it out"
             )
+        for text in (self.topic, self.tag, self.message_group):
+            if text is not None and not is_text(text):
+                raise ValueError(no_text(text))
         if self.keys:
             check_keys(self.keys)
         if self.properties:
@@ -224,6 +228,8 @@ def check_keys(keys: object) -> None:
     for key in keys:
         if not isinstance(key, str):
             raise TypeError(f"keys holds {key!r}, which is a {named(key)}, not a str: pass {str(key)!r}")
+        if not is_text(key):
+            raise ValueError(no_text(key))
 
 
 def check_properties(properties: object) -> None:
@@ -239,6 +245,8 @@ def check_properties(properties: object) -> None:
             raise TypeError(
                 f"properties[{key!r}] is a {named(value)}, not a str: pass {{{key!r}: {str(value)!r}}}"
             )
+        if not is_text(key) or not is_text(value):
+            raise ValueError(no_text(value if is_text(key) else key))
 
 
 def check_kind(message: Message) -> None:

@@ -36,6 +36,7 @@ from whimbrel.model.limits import (
 
 __all__ = [
     "BROKER_NAME",
+    "BUILT_IN_GROUPS",
     "CONTROL",
     "DEAD_LETTER_PREFIX",
     "GROUP_TOPIC_PREFIXES",
@@ -62,6 +63,8 @@ __all__ = [
     "check_tag",
     "check_topic",
     "is_system_topic",
+    "is_text",
+    "no_text",
 ]
 
 
@@ -88,6 +91,18 @@ SYSTEM_TOPICS = frozenset(
         "CHECKPOINT_TOPIC",
     }
 )
+# RocketMQ's tools and proxies consume under these names (RocketMQ: SubscriptionGroupManager).
+BUILT_IN_GROUPS = frozenset(
+    {
+        "TOOLS_CONSUMER",
+        "FILTERSRV_CONSUMER",
+        "SELF_TEST_C_GROUP",
+        "CID_ONS-HTTP-PROXY",
+        "CID_ONSAPI_PULL",
+        "CID_ONSAPI_PERMISSION",
+        "CID_ONSAPI_OWNER",
+    }
+)
 SYSTEM_TOPIC_PREFIX = "rmq_sys_"
 SYSTEM_GROUP_PREFIX = "CID_RMQ_SYS_"
 
@@ -110,12 +125,27 @@ RESERVED_PROPERTY_KEYS = frozenset(
     " TIMER_DELAY_LEVEL __BORNHOST BORN_TIMESTAMP DLQ_ORIGIN_TOPIC DLQ_ORIGIN_MESSAGE_ID __CRC32#"
     " _SYS_MSG_PRIORITY_ __LITE_TOPIC"
     # Ours: what the log knows of replays and of dead letters, see broker/produce/replay.py, dead_letters.py
-    " REPLAYED_FROM HANDED_ON_FROM PROPERTIES_LEFT_OUT".split()
+    " REPLAYED_FROM HANDED_ON_FROM DEAD_AFTER_ATTEMPTS PROPERTIES_LEFT_OUT".split()
 )
 
-CONTROL = re.compile("[\u0000-\u001f\u007f-\u009f]")
+# Halves of surrogate pairs are with them: no text in UTF-8 holds one.
+CONTROL = re.compile("[\u0000-\u001f\u007f-\u009f\ud800-\udfff]")
 NAME = re.compile(r"[%|a-zA-Z0-9_-]+")
 BROKER_NAME = re.compile(r"[%|a-zA-Z0-9_.-]+")
+
+
+def is_text(text: str) -> bool:
+    """Return whether UTF-8 can hold it; what Python makes of other bytes in arguments and paths it can't."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def no_text(text: str) -> str:
+    """Return in one sentence why something is not `is_text`."""
+    return f"{text!r} is not UTF-8: names, keys, tags and properties are text, only a body may be any bytes"
 
 
 def is_system_topic(name: str) -> bool:

@@ -10,6 +10,7 @@ __all__ = [
     "CHECK_IMMUNITY_S",
     "CHECK_TIMES",
     "CLUSTER",
+    "DEAD_AFTER_ATTEMPTS",
     "DELAY",
     "DLQ_ORIGIN_MESSAGE_ID",
     "DLQ_ORIGIN_TOPIC",
@@ -80,6 +81,7 @@ DLQ_ORIGIN_TOPIC = "DLQ_ORIGIN_TOPIC"
 HANDED_ON_FROM = (
     "HANDED_ON_FROM"  # not RocketMQ's: a dead letter's cause, where ORIGIN_MESSAGE_ID is another one
 )
+DEAD_AFTER_ATTEMPTS = "DEAD_AFTER_ATTEMPTS"  # not RocketMQ's: how often a dead letter had been delivered
 PROPERTIES_LEFT_OUT = (
     "PROPERTIES_LEFT_OUT"  # not RocketMQ's: names that a copy of the broker's had no room for
 )

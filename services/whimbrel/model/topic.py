@@ -176,6 +176,11 @@ class TopicConfig:
         """Whether some queue may be written."""
         return bool(self.permission & WRITE) and self.write_queues > 0
 
+    @property
+    def onward_queues(self) -> int:
+        """Among how many queues the broker puts what it stores later: those written and read; 1 at least."""
+        return max(min(self.read_queues, self.write_queues) or max(self.read_queues, self.write_queues), 1)
+
     def with_type(self, message_type: MessageType) -> "TopicConfig":
         """Return the topic with another type."""
         kept = {key: text for key, text in self.attributes.items() if key.lstrip("+") != TYPE_ATTRIBUTE}

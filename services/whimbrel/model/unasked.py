@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 
 from whimbrel.model.cluster import AbsentBroker, Cluster
 
-__all__ = ["YOUNG", "Unasked", "away", "left_out", "sentence", "since_text"]
+__all__ = ["YOUNG", "Unasked", "away", "left_out", "lost_at", "sentence", "since_text"]
 
 YOUNG = (
     "the nameserver has just started and may not know all brokers yet: what those hold is left out; ask again"

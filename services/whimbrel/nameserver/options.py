@@ -1,13 +1,15 @@
 """Settings of a nameserver."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from whimbrel.config import option
+from whimbrel.config import check_rules, option, refusal
 from whimbrel.model.limits import LEASE_S_DEFAULT, RENEW_S_DEFAULT
 from whimbrel.model.route import check_host
 from whimbrel.model.wire import NAMESERVER_PORT
 from whimbrel.rpc.server import serving
+from whimbrel.telemetry import LogLevel
 
 __all__ = ["NameserverOptions"]
 
@@ -83,21 +85,34 @@ class NameserverOptions:
         maximum=65535,
     )
     ready_file: str = option("", help="written once the nameserver serves")
-    log_level: str = option("INFO", help="level of the logging module")
+    log_level: LogLevel = option("INFO", help="least severe log lines to write")
     log_format: Literal["text", "json"] = option("text", help="how log lines look")
 
     def __post_init__(self) -> None:
         """Refuse what can't work."""
-        check_host("host", self.host)
+        check_rules(self)
+
+    def wrong_host(self) -> Iterator[str]:
+        """Yield what is wrong with the address to listen on."""
+        yield from refusal(check_host, "host", self.host)
+
+    def wrong_tls(self) -> Iterator[str]:
+        """Yield what is wrong with TLS."""
         if bool(self.tls_certificate) != bool(self.tls_key):
-            raise ValueError("tls_certificate and tls_key belong together: name both files, or none")
+            yield "tls_certificate and tls_key belong together: name both files, or none"
         if self.tls_certificate and self.transport != "native":
-            raise ValueError("tls_certificate: only the transport native serves TLS, set transport to native")
+            yield "tls_certificate: only the transport native serves TLS, set transport to native"
+
+    def wrong_remoting_port(self) -> Iterator[str]:
+        """Yield why the further port can't be."""
         if self.remoting_port >= 0 and self.transport != "native":
-            raise ValueError(
+            yield (
                 "remoting_port: only the transport native speaks RocketMQ's protocol, set transport to native"
             )
         if self.remoting_port == self.port != 0:
-            raise ValueError("remoting_port: RocketMQ's protocol is served on port anyway, name another one")
+            yield "remoting_port: RocketMQ's protocol is served on port anyway, name another one"
+
+    def wrong_lease(self) -> Iterator[str]:
+        """Yield why brokers could not keep their leases."""
         if self.renew_s >= self.lease_s:
-            raise ValueError("renew_s must be below lease_s: a broker would be removed between two renewals")
+            yield "renew_s must be below lease_s: a broker would be removed between two renewals"

@@ -1,13 +1,14 @@
 """Settings of a replicator."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from whimbrel.config import option
+from whimbrel.config import check_rules, option, refusal
 from whimbrel.ha.frames import FRAME_BYTES_MAX
 from whimbrel.model.route import check_address, check_host
 from whimbrel.model.wire import HA_PORT
-from whimbrel.telemetry import check_trace_target
+from whimbrel.telemetry import LogLevel, check_trace_target
 
 if TYPE_CHECKING:
     from whimbrel.store.options import Retention
@@ -106,9 +107,7 @@ class ReplicatorOptions:
         shared="WHIMBREL_LANE",
     )
     ready_file: str = option("", help="written when the process is ready")
-    log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = option(
-        "INFO", help="least severe log lines to write"
-    )
+    log_level: LogLevel = option("INFO", help="least severe log lines to write")
     log_format: Literal["text", "json"] = option("text", help="log lines for people or for programs")
 
     @property
@@ -125,14 +124,30 @@ class ReplicatorOptions:
 
     def __post_init__(self) -> None:
         """Refuse what can't work."""
+        check_rules(self)
+
+    def wrong_store(self) -> Iterator[str]:
+        """Yield why the store can't be."""
         if not self.store:
-            raise ValueError("store: the store directory must be given")
+            yield "store: the store directory must be given"
+
+    def wrong_id(self) -> Iterator[str]:
+        """Yield why the id does not fit the role."""
         if (self.role == "elected") != bool(self.id):
-            raise ValueError("id: an elected member has one from 1 on, its broker's; no other replicator has")
+            yield "id: an elected member has one from 1 on, its broker's; no other replicator has"
+
+    def wrong_addresses(self) -> Iterator[str]:
+        """Yield what is wrong with hosts and addresses."""
         if self.master_ha:
-            check_address("master_ha", self.master_ha)
-        check_host("host", self.host)
-        check_host("advertise_host", self.advertise_host)
-        check_trace_target(self.trace_to)
+            yield from refusal(check_address, "master_ha", self.master_ha)
+        yield from refusal(check_host, "host", self.host)
+        yield from refusal(check_host, "advertise_host", self.advertise_host)
+
+    def wrong_trace(self) -> Iterator[str]:
+        """Yield what is wrong with where spans go."""
+        yield from refusal(check_trace_target, self.trace_to)
+
+    def wrong_times(self) -> Iterator[str]:
+        """Yield why connections would not last."""
         if self.housekeeping_ms <= self.heartbeat_ms:
-            raise ValueError("housekeeping_ms must be longer than heartbeat_ms, or idle connections close")
+            yield "housekeeping_ms must be longer than heartbeat_ms, or idle connections close"

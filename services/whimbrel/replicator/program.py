@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from whimbrel.config import load_or_exit, settings_line
-from whimbrel.errors import StoreError, WhimbrelError
+from whimbrel.errors import StoreError, WhimbrelError, file_trouble
 from whimbrel.lane import Lane
 from whimbrel.machine import FILES, Machine
 from whimbrel.probes import serve_health
@@ -35,8 +35,11 @@ def main(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
     logger.info("settings: %s", settings_line(options))
     try:
         serve(options)
-    except (WhimbrelError, OSError) as error:
+    except WhimbrelError as error:
         logger.error("%s", error)
+        return 1
+    except OSError as error:
+        logger.error("%s", file_trouble(error))
         return 1
     logger.info("stopped")
     return 0

@@ -5,7 +5,10 @@ record; that each key finds its record; that the index's chains are chains. A da
 place; its repetitions and consequences are counted in the same line.
 
 What the next start repairs is no damage: after a kill, queues and index may lag behind the log from their
-mark on. Of a store that is being written, the newest part is not checked.
+mark on. Of a store that is being written, the newest part is not checked. Nor are records of deleted topics
+without their entries: the log keeps them until its files go, and queues begin where they had ended
+(`deleted_queue_offsets.py`). RocketMQ writes no such offsets down: there a topic is deleted that its table of
+topics does not have, and of which no queue is left.
 """
 
 from collections.abc import Iterator
@@ -27,6 +30,7 @@ from whimbrel.store.codec import (
 from whimbrel.store.consumequeue import ConsumeQueue, Unit
 from whimbrel.store.dispatch import NO_ENTRY
 from whimbrel.store.index import Index
+from whimbrel.store.jsonconfig import load
 from whimbrel.store.queues import ConsumeQueues
 from whimbrel.store.recovery import verify_file
 from whimbrel.store.recovery_marks import QueueMark
@@ -171,6 +175,7 @@ class Derived:
         self.cursors: dict[tuple[str, int], Cursor] = {}
         self.keys = KeyCursor(index)
         self.found: dict[tuple[Path, str], tuple[int, int]] = {}  # (path, what) to (first offset, count)
+        self.topics = topics_of(view.root)
 
     def verify(self) -> Iterator[Damage]:
         """Check everything."""
@@ -214,6 +219,8 @@ class Derived:
 
     def verify_entry(self, topic: str, queue_id: int, number: int, offset: int, size: int, tags: int) -> None:
         """Check the entry of a record."""
+        if self.deleted(topic, queue_id, number):
+            return
         path = self.root / "consumequeue" / topic / str(queue_id)
         cursor = self.cursors.get((topic, queue_id))
         if cursor is None:
@@ -229,6 +236,12 @@ class Derived:
         elif topic != SCHEDULE_TOPIC and unit[2] != tags:
             self.note(path, offset, "the entry of a record has a wrong tags code")
         cursor.seen = max(cursor.seen, number + 1)
+
+    def deleted(self, topic: str, queue_id: int, number: int) -> bool:
+        """Return whether a record's topic was deleted after it was stored."""
+        if number < self.queues.deleted_offsets.get(topic, queue_id):
+            return True
+        return self.topics is not None and topic not in self.topics and topic not in self.queues.by_topic
 
     def verify_keys(self, topic: str, keys: tuple[str, ...], offset: int) -> None:
         """Check that each key of a record leads to it."""
@@ -256,3 +269,10 @@ class Derived:
         for file in self.index.files:
             for position, what in file.faults(self.view.end if not self.view.live else NO_LIMIT):
                 self.note(file.path, position, what)
+
+
+def topics_of(root: Path) -> frozenset[str] | None:
+    """Return the names in a store's table of topics; None where it has none, or that can't be read."""
+    table = load(root / "config" / "topics.json")
+    rows = table.get("topicConfigTable") if isinstance(table, dict) else None
+    return frozenset(rows) if isinstance(rows, dict) else None

@@ -35,7 +35,7 @@ class Reporter:
         with self.log.open("a", encoding="utf-8") as log:
             log.write(f"{text}\n")
 
-    def ready(self, endpoint: str, children: Sequence[Child], ready_s: float) -> None:
+    def ready(self, endpoint: str, children: Sequence[Child], ready_s: float, lack: str = "") -> None:
         """Tell the parent."""
         self.notify(f"ready in {ready_s:.2f} s")
         say({"endpoint": endpoint})
@@ -75,7 +75,7 @@ def main(told: dict[str, Any]) -> int:
             "disk_full_ratio": disk_full_ratio_of(os.environ),
         }
         settings = DevOptions(directory=directory, **disk, **options)
-        Supervisor(settings, Reporter(directory), ends_with=parent).run()
+        Supervisor(settings, Reporter(directory), ends_with=parent, must_be_ready=True).run()
     except StartError as error:
         say({"error": described(error)})
         return 1

@@ -37,7 +37,7 @@ __all__ = ["MODULES", "ForkServer", "Forked"]
 
 MODULES = ("whimbrel.nameserver", "whimbrel.broker", "whimbrel.replicator")
 IMPORTED = (
-    "whimbrel.nameserver.__main__",
+    "whimbrel.nameserver.program",
     "whimbrel.broker.program",
     "whimbrel.replicator.program",
     "whimbrel.rpc.server.native",

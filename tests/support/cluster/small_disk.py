@@ -66,6 +66,10 @@ class SmallDisk:
         finally:
             os.close(fd)
 
+    def make_read_only(self) -> None:
+        """Take no writes any more, as a disk that the system has found damaged."""
+        subprocess.run(["mount", "-o", "remount,ro", str(self.path)], capture_output=True, check=True)
+
     def empty(self) -> None:
         """Let the ballast go."""
         with contextlib.suppress(FileNotFoundError):

@@ -64,17 +64,20 @@ def odd_draft(
     """Return a record as somebody else may have written it."""
     born, store = rng.choice(HOSTS), rng.choice(HOSTS)
     properties = rng.choice(texts)
-    body, packed = rng.randbytes(rng.choice(sizes)), rng.choice([0, 0, COMPRESSED, ZLIB, LZ4])
+    body = rng.randbytes(rng.choice(sizes))
+    born_timestamp = rng.choice([-1, 0, 1, 999, 1_700_000_000_001, 1 << 49, 1 << 60])
+    flag = rng.choice([0, 7])
+    packed = rng.choice([0, 0, (COMPRESSED, ZLIB, LZ4)[len(properties) % 3]])
     return RecordDraft(
         topic=topic,
         queue_id=0,
-        body=lz4.frame.compress(body) if packed == LZ4 and rng.random() < 0.7 else body,
+        body=lz4.frame.compress(body) if packed == LZ4 and len(body) != 1 else body,
         properties=properties,
         tags_code=tag_bytes_code(property_of(properties, b"TAGS")),
-        born_timestamp=rng.choice([-1, 0, 1, 999, 1_700_000_000_001, 1 << 49, 1 << 60]),
+        born_timestamp=born_timestamp,
         born_host=born,
         store_host=store,
-        flag=rng.choice([0, 7]),
+        flag=flag,
         sys_flag=packed | (0x10 if len(born) == 20 else 0) | (0x20 if len(store) == 20 else 0),
         reconsume_times=rng.choice([0, 0, 1, 5, -1, (1 << 30) - 1, 1 << 30, (1 << 31) - 1]),
     )

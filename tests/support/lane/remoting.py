@@ -67,6 +67,7 @@ TEXTS = (
 )
 NAMES = ("p", "q", "color", "ä", "a b", "n")
 SIZES = (0, 1, 40, 1000, 20_000)
+BATCH_ID = "0123456789ABCDEF" * 2  # clients of 5.x name a batch as well
 TOPICS = ("orders", "one", "many", "mixed", "fifo", "uneven", "reads")
 ODD = (
     "wait", "delay", "transaction", "timer", "no id", "twice", "cluster", "nul", "surrogate", "long text",
@@ -240,7 +241,9 @@ class Request:
     ) -> None:
         batch = rng.random() < 0.25 if batch is None else batch
         self.code, self.flag, self.kind = 320 if batch else 310, rng.choice([0, 0, 0, 2]), 0
-        self.pairs = properties(rng, unique=not batch or rng.random() < 0.5)  # some clients name batches
+        self.pairs = properties(rng, unique=not batch)
+        if batch and self.flag:
+            self.pairs.insert(0, ("UNIQ_KEY", BATCH_ID))
         self.messages = [
             (rng.randbytes(rng.choice(SIZES[:4])), properties(rng))
             for _ in range(rng.randrange(1, 5) if batch else 0)

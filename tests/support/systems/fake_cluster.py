@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
 from whimbrel.deferred import Deferred
-from whimbrel.errors import AlreadyExists, GroupNotFound, TopicNotFound
+from whimbrel.errors import AlreadyExists, GroupNotFound, TopicNotFound, WouldHide
 from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as v2
 from whimbrel.pb.apache.rocketmq.v2 import service_pb2 as service
 from whimbrel.pb.whimbrel.admin.v1 import admin_service_pb2 as admin
@@ -409,6 +409,11 @@ class FakeCluster:
     def update_topic(self, call: Call, request: Any) -> Any:
         self.topic(request.name)
         queues = self.topics[request.name]
+        if request.HasField("read_queues") and request.read_queues < len(queues):
+            held = sum(map(len, queues[request.read_queues :]))
+            if held and not request.hide_messages:
+                raise WouldHide(f"this would hide {held} messages")
+            del queues[request.read_queues :]
         while len(queues) < request.read_queues:
             queues.append([])
         return admin.UpdateTopicResponse(topic=self.topic(request.name))
@@ -425,7 +430,7 @@ class FakeCluster:
         return admin.DescribeTopicResponse(
             topic=self.topic(request.name),
             queues=[
-                admin.QueueState(queue_id=index, max_offset=len(queue))
+                admin.QueueState(queue_id=index, max_offset=len(queue), unfinished=len(queue))
                 for index, queue in enumerate(self.topics[request.name])
             ],
             groups=sorted(self.groups),

@@ -76,7 +76,9 @@ class Rig:
         self.spans: Spans = list
         if ratio is not None:
             tracer, self.spans = memory_tracer()
-            self.traces = RecordTraces(tracer, identity("broker-a", 0), flushed=lambda: self.flushed)
+            self.traces = RecordTraces(
+                tracer, identity("broker-a", 0), flushed=lambda: self.flushed, slaves=lambda: 2
+            )
             self.service.trace(self.traces, ratio)
 
     def send(self, *messages: Any) -> Any:
@@ -126,6 +128,7 @@ def test_a_sampled_context_is_stored_as_sent_and_has_an_append_span_below_it(rig
     (span,) = one.named(APPEND)
     assert (span.trace_id, span.parent_id) == (TRACE, PARENT)
     assert span.attributes[Attribute.OFFSET] == 0
+    assert span.attributes[Attribute.SLAVES] == 2
     assert span.attributes[Attribute.RECORD_SIZE] == one.store.written
     assert span.attributes[Attribute.BROKER] == "broker-a"
     assert (span.attributes[Attribute.TOPIC], span.attributes[Attribute.QUEUE]) == ("orders", "0")

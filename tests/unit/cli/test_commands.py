@@ -49,7 +49,7 @@ def test_groups_from_creation_to_deletion(cluster: FakeCluster, shell: Shell) ->
     shell("group", "describe", "g")
     assert "client c1" in shell.error
     assert shell.json("group", "update", "g", "--no-consume")["consume_enabled"] is False
-    moved = shell.json("group", "reset-offsets", "g", "t", "--to", "7")
+    moved = shell.json("group", "reset-offsets", "g", "t", "--to", "7", "--yes")
     assert moved["broker-a"][0]["committed_offset"] == 7
     shell("group", "create", "g", code=1)
     assert "use `update`" in shell.error

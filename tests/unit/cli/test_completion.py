@@ -5,30 +5,22 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from whimbrel.cli.main import SECTIONS, command_line, commands, main
+from support.commands import ALL
+from whimbrel.cli import cluster_names
+from whimbrel.cli.main import main
 from whimbrel.cli.processes import PROCESSES
+from whimbrel.cli.root import SECTIONS, commands
+from whimbrel.cli.shells import BASH_SCRIPT, NOTHING
 from whimbrel.cli.spark import SparkJobs
 
 HEAVY = ("grpc", "opentelemetry", "pyspark", "rich", "google", "cryptography", "numpy")
 
 
-def tree(command: Any, words: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """Yield every command with the words that name it."""
-    yield words, command
-    if hasattr(command, "list_commands"):
-        for name in command.list_commands(None):
-            found = command.get_command(None, name)
-            assert found is not None, f"{name} is in the table and leads nowhere"
-            yield from tree(found, (*words, name))
-
-
-ALL = dict(tree(command_line(options=True)))
 PAGES = [" ".join(words) for words in ALL]
 # typer reads a group's own options with pydantic before it comes to the command.
 BELOW_OPTIONS = [
@@ -111,6 +103,68 @@ def test_paths_are_left_to_the_shell(ask: Ask, line: str) -> None:
     assert names("bash", ask("bash", line)) == []  # `complete -o default`: then files
     assert ask("zsh", line) == "_files\n"
     ask("fish", line, action="is-args", code=1)
+
+
+@pytest.fixture
+def nobody(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Have no cluster where commands look for one."""
+    for name in ("WHIMBREL_ENDPOINT", "WHIMBREL_PROFILE"):
+        monkeypatch.delenv(name, raising=False)
+    for name in ("XDG_CONFIG_HOME", "XDG_STATE_HOME", "WHIMBREL_DEV_DIR"):
+        monkeypatch.setenv(name, str(tmp_path / name))
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "whimbrel send ",
+        "whimbrel send orders --profile nosuch --queue 1 --endpoint 127.0.0.1:1 -o json --tag x --key",
+        "whimbrel receive orders --group ",
+        "whimbrel topic create ",
+        "whimbrel drain b",
+        "whimbrel broker drain ",
+        "whimbrel spark archive /data --topic orders,",
+    ],
+)
+@pytest.mark.usefixtures("nobody")
+def test_no_files_are_offered_where_names_of_a_cluster_are_wanted(ask: Ask, line: str) -> None:
+    if line.endswith("--key"):  # that is no name, and left to the shell
+        assert names("bash", ask("bash", f"{line} ")) == []
+        return
+    assert ask("bash", line, code=NOTHING) == ""
+    assert ask("zsh", line) == ":\n"
+    assert ask("fish", line, action="is-args") == ""
+    assert ask("fish", line) == "\n"
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_names_of_the_cluster_are_offered(ask: Ask, shell: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[str, str]] = []
+
+    def names_of(kind: str, endpoint: str) -> list[str]:
+        asked.append((kind, endpoint))
+        return [f"{kind}-a", f"{kind}-b", "other"]
+
+    monkeypatch.setattr(cluster_names, "names_of", names_of)
+    monkeypatch.setenv("WHIMBREL_ENDPOINT", "127.0.0.1:1")
+    assert names(shell, ask(shell, "whimbrel send to")) == ["topic-a", "topic-b"]
+    assert names(shell, ask(shell, "whimbrel receive orders --group ")) == ["group-a", "group-b", "other"]
+    for command in ("forget", "broker forget"):
+        line = f"whimbrel {command} --endpoint 127.0.0.1:2 b"
+        assert names(shell, ask(shell, line)) == ["broker-a", "broker-b"]
+    assert asked == [
+        (kind, f"127.0.0.1:{port}") for kind, port in (("topic", 1), ("group", 1), *[("broker", 2)] * 2)
+    ]
+
+
+def test_the_commands_of_a_broker_are_offered_behind_it(ask: Ask) -> None:
+    assert names("bash", ask("bash", "whimbrel broker "))[:3] == ["drain", "forget", "--config"]
+    assert names("bash", ask("bash", "whimbrel broker dr")) == ["drain"]
+
+
+def test_bash_is_told_that_no_file_would_do() -> None:
+    assert f"[ $? -eq {NOTHING} ]" in BASH_SCRIPT
+    assert "compopt +o default" in BASH_SCRIPT
 
 
 def test_fish_asks_first_whether_there_is_anything(ask: Ask) -> None:

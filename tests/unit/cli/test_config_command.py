@@ -94,8 +94,8 @@ def test_settings_with_which_a_process_would_not_start_are_shown_and_refused(she
 @pytest.mark.parametrize(
     ("words", "text"),
     [
-        (("broker", "--acks", "x"), "--acks: 'x' is not a whole number"),
-        (("broker", "--config", "/nowhere.toml"), "/nowhere.toml: No such file"),
+        (("broker", "--acks", "x", *STORE), "--acks: 'x' is not a whole number"),
+        (("broker", *STORE, "--config", "/nowhere.toml"), "/nowhere.toml: No such file"),
         (("nameserver", "--store", "/x"), "--store: no such setting"),
     ],
 )
@@ -104,6 +104,24 @@ def test_a_bad_flag_is_one_sentence(shell: Shell, words: tuple[str, ...], text: 
         assert shell(command, *words, code=2) == ""
         assert shell.error.count("\n") == 1
         assert text in shell.error
+
+
+@pytest.mark.parametrize("name", PROCESSES)
+def test_what_is_shown_is_refused_as_the_process_does(shell: Shell, name: str, tmp_path: Path) -> None:
+    file = tmp_path / "bytes.toml"
+    file.write_bytes(b"\xff")
+    words = ["--log-level", "LOUD", "--config", str(file), "--port", "-7"]
+    assert shell("show", name, *words, code=2) == ""
+    assert [line.removeprefix("whimbrel config: ") for line in shell.error.splitlines()] == [
+        "--log-level: 'LOUD' is not one of DEBUG, INFO, WARNING, WARN, ERROR, CRITICAL, FATAL",
+        "--port: -7 is below 0",
+        f"{file}: the file is not UTF-8 (line 1)",
+    ]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, "-m", f"whimbrel.{name}", *words]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert done.returncode == 2
+    assert done.stderr == shell.error.replace("whimbrel config: ", f"whimbrel {name}: ")
 
 
 @pytest.mark.parametrize("name", PROCESSES)

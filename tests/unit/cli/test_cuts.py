@@ -26,8 +26,11 @@ class Master:
         self.marked: list[int] = []  # where the mark stood as each page came
         self.fails_at = -1
 
-    def __call__(self, endpoint: str) -> Self:
+    def __call__(self, endpoint: str, **options: object) -> Self:
         return self
+
+    def cluster(self) -> None:
+        raise NotReady("nobody answers")
 
     def __enter__(self) -> Self:
         return self
@@ -71,7 +74,8 @@ def master(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Master:
 
 
 def replay(master: Master, *more: str) -> int:
-    line = ("replication", "cut", "replay", master.cut, "--store", str(master.store), "--broker", "b", *more)
+    line = ("replication", "cut", "replay", master.cut, "--store", str(master.store), "--yes", *more)
+    line = (*line, "--broker", "b")
     return main((*line, "--endpoint", "127.0.0.1:1"))
 
 

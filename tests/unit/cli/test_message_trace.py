@@ -55,6 +55,7 @@ def request(
     topic: str = "",
     epoch: int = 0,
     broker_id: int = 0,
+    slaves: int | None = None,
 ) -> dict[str, Any]:
     """Return a request with one span."""
     attributes = [text(Attribute.MESSAGE_ID, message)] if message else []
@@ -65,6 +66,8 @@ def request(
         ]
     for key, number in ((Attribute.EPOCH, epoch), (Attribute.BROKER_ID, broker_id)):
         attributes += [{"key": key, "value": {"intValue": str(number)}}] if number else []
+    if slaves is not None:
+        attributes.append({"key": Attribute.SLAVES, "value": {"intValue": str(slaves)}})
     one = {
         "traceId": trace,
         "spanId": span or f"{abs(hash((name, trace, parent, message))) % (1 << 64):016x}",
@@ -130,6 +133,26 @@ def test_where_a_majority_commits_the_story_has_the_commits() -> None:
     early = trace(begun + [stage(name) for name in STAGES[1:]])
     assert early is not None
     assert early.missing == ("whimbrel.store.commit", "whimbrel.ha.commit")
+
+
+@pytest.mark.parametrize(
+    ("slaves", "missing"),
+    [(0, ()), (1, STAGES[2:]), (None, STAGES[2:])],  # an earlier version's append does not tell
+)
+def test_a_slave_that_is_not_there_is_not_waited_for(slaves: int | None, missing: tuple[str, ...]) -> None:
+    begun = [request("send orders", span=ROOT, kind=4), stage(STAGES[0], slaves=slaves), stage(STAGES[1])]
+    found = trace(begun)
+    assert found is not None
+    assert (found.missing, found.without_slaves) == (missing, slaves == 0)
+
+
+def test_without_a_slave_the_rest_is_waited_for() -> None:
+    found = trace([stage(STAGES[0], slaves=0)])
+    assert found is not None and found.missing == (STAGES[1],)
+    delayed = trace(
+        [stage(STAGES[0], slaves=0, offset=0), stage(STAGES[0], span="1" * 16, slaves=1, offset=9)]
+    )
+    assert delayed is not None and delayed.missing == STAGES[1:]  # a slave came before it was delivered
 
 
 def test_slaves_are_told_apart_where_there_are_several() -> None:

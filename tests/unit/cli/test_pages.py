@@ -13,14 +13,14 @@ from typer.exceptions import TyperException
 from support.pages import Written, blocks, commands, mentions, pages, plain
 from whimbrel.cli import bench, dlq
 from whimbrel.cli.endpoint import Given
-from whimbrel.cli.main import BROKER_COMMANDS, command_line
-from whimbrel.cli.processes import PROCESSES, options_of
+from whimbrel.cli.processes import BROKER_COMMANDS, PROCESSES, options_of
 from whimbrel.cli.pull import PULL_EXAMPLES
 from whimbrel.cli.receive import RECEIVE_EXAMPLES
+from whimbrel.cli.root import command_line
 from whimbrel.cli.send import SEND_EXAMPLES
 from whimbrel.cli.tail import TAIL_EXAMPLES
 from whimbrel.cli.template import ALIASES, FIELDS
-from whimbrel.config import ConfigError, read_arguments, settings
+from whimbrel.config import ConfigError, Problems, read_arguments, settings
 
 ROOT = Path(__file__).parents[3]
 ELLIPSES = ("...", "…")
@@ -64,7 +64,10 @@ def read(line: str, *, whole: bool) -> None:
     words = [NUMBERS.get(word, word) for word in words if word not in ELLIPSES]
     if words and words[0] in PROCESSES:
         schema = {setting.name: setting for setting in settings(options_of(words[0]))}
-        read_arguments(schema, words[1:])
+        told = Problems()
+        read_arguments(schema, words[1:], told)
+        if told.problems:
+            raise ConfigError(*told.problems)
         return
     command: Any = command_line(options=True)
     context: Any = None

@@ -44,8 +44,8 @@ class Script:
     def notify(self, text: str) -> None:
         self.lines.append(text)
 
-    def ready(self, endpoint: str, children: Sequence[Child], ready_s: float) -> None:
-        self.lines.append(f"ready {endpoint} {len(children)}")
+    def ready(self, endpoint: str, children: Sequence[Child], ready_s: float, lack: str = "") -> None:
+        self.lines.append(f"not ready: {lack}" if lack else f"ready {endpoint} {len(children)}")
         self.ready_s = ready_s
 
     def refresh(self, children: Sequence[Child]) -> None:
@@ -337,6 +337,42 @@ def test_a_held_child_stays_down_until_the_hold_is_taken_away(
     assert view.lines[2].startswith("master is back")
 
 
+def test_a_cluster_file_that_can_not_be_written_is_written_later_and_ends_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write = Supervisor.write_cluster
+    full: list[bool] = []
+    pids: list[int] = []
+
+    def write_cluster(self: Supervisor) -> None:
+        if full:
+            raise OSError(28, "No space left on device")
+        write(self)
+
+    def kill(running: Supervisor) -> bool:
+        full.append(True)
+        os.kill(running.children[0].pid, signal.SIGKILL)
+        return True
+
+    def back(running: Supervisor) -> bool:
+        if not running.refused:
+            return False
+        full.clear()
+        return True
+
+    def written(running: Supervisor) -> bool:
+        pids[:] = [each["pid"] for each in json.loads((tmp_path / "cluster.json").read_text())["processes"]]
+        return not running.stale and pids == [child.pid for child in running.children]
+
+    monkeypatch.setattr(Supervisor, "write_cluster", write_cluster)
+    view = run(tmp_path, monkeypatch, kill, back, written)
+    refused = [line for line in view.lines if "No space left" in line]
+    assert len(refused) == 1
+    assert refused[0].startswith(
+        f"{tmp_path / 'cluster.json'}: No space left on device; until it can be written"
+    )
+
+
 def test_no_child_is_left_after_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pids: list[int] = []
 
@@ -349,23 +385,78 @@ def test_no_child_is_left_after_the_end(tmp_path: Path, monkeypatch: pytest.Monk
     assert [memory(pid) for pid in pids] == [None] * 5
 
 
-def test_what_keeps_the_cluster_from_taking_messages_is_said(
+def refusing(monkeypatch: pytest.MonkeyPatch, takes: Callable[[], bool] = lambda: False) -> None:
+    """Let tiny scripts stand for processes that take no messages."""
+    fake_children(monkeypatch)
+    monkeypatch.setattr(
+        Supervisor, "usable_command", lambda self: ["/bin/echo", "broker-a: the disk is full"]
+    )
+    monkeypatch.setattr(Supervisor, "takes_messages", lambda self: takes())
+    monkeypatch.setattr(supervisor, "ASK_AFTER_S", 0.0)
+
+
+def test_a_cluster_that_takes_no_messages_stays_up_and_is_not_called_ready(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def command(self: Supervisor) -> list[str]:
-        return ["/bin/echo", "the master takes no messages"]
-
-    monkeypatch.setattr(
-        Child, "command", lambda self: [sys.executable, "-S", "-c", CHILD, str(self.ready_file)]
-    )
-    monkeypatch.setattr(Supervisor, "usable_command", command)
-    monkeypatch.setattr(Supervisor, "takes_messages", lambda self: False)
-    monkeypatch.setattr(supervisor, "USABLE_TIMEOUT_S", 0.0)
+    refusing(monkeypatch)
     view = Script([])
     view.supervisor = Supervisor(DevOptions(directory=tmp_path, port=0), view)
     view.supervisor.run()
-    assert view.lines[0] == "all processes run, but the master takes no messages"
-    assert view.lines[1].startswith("ready")
+    assert view.lines == ["not ready: broker-a: the disk is full"]
+    assert not view.supervisor.interrupted
+
+
+def test_it_is_called_ready_once_it_takes_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    full = tmp_path / "full"
+    full.touch()
+    refusing(monkeypatch, lambda: not full.exists())
+
+    def make_room(_: Supervisor) -> bool:
+        full.unlink()
+        return True
+
+    view = Script([make_room, lambda running: not running.lack])
+    view.supervisor = Supervisor(DevOptions(directory=tmp_path / "c", port=0), view)
+    view.supervisor.run()
+    assert view.lines[1:] == ["the cluster is ready: it takes messages now"]
+
+
+def test_one_that_must_be_ready_and_takes_none_is_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refusing(monkeypatch)
+    view = Script([])
+    view.supervisor = Supervisor(DevOptions(directory=tmp_path, port=0), view, must_be_ready=True)
+    with pytest.raises(
+        StartError, match=r"takes no messages, and was stopped again: broker-a: the disk is full"
+    ):
+        view.supervisor.run()
+    assert view.lines == []
+    assert not any(child.pid for child in view.supervisor.children)
+    assert not (tmp_path / "cluster.json").exists()
+
+
+def test_one_that_was_interrupted_before_it_was_ready_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def takes() -> bool:
+        os.kill(os.getpid(), signal.SIGINT)
+        return False
+
+    refusing(monkeypatch, takes)
+    monkeypatch.setattr(supervisor, "ASK_AFTER_S", 60.0)
+    view = Script([])
+    view.supervisor = Supervisor(DevOptions(directory=tmp_path, port=0), view)
+    view.supervisor.run()
+    assert view.supervisor.interrupted
+
+
+def test_all_settings_that_a_child_refuses_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "logs").mkdir()
+    (tmp_path / "logs" / "nameserver.log").write_text("whimbrel nameserver: of yesterday\n", encoding="utf-8")
+    said = "whimbrel nameserver: a is wrong\\nwhimbrel nameserver: b is wrong\\n"
+    with pytest.raises(StartError, match=r"nameserver did not start: a is wrong; b is wrong \(log: "):
+        run(tmp_path, monkeypatch, code=f"import os, sys; sys.stderr.write('{said}'); os._exit(2)")
 
 
 def test_a_child_that_cannot_start_fails_the_cluster_with_its_last_words(
@@ -414,7 +505,7 @@ Child.command = lambda self: [sys.executable, "-S", "-c", {CHILD!r}, str(self.re
 Supervisor.takes_messages = lambda self: True
 class View:
     def notify(self, text): pass
-    def ready(self, endpoint, children, ready_s): print(*(child.pid for child in children), flush=True)
+    def ready(self, endpoint, children, ready_s, lack): print(*(child.pid for child in children), flush=True)
     def refresh(self, children): pass
 Supervisor(DevOptions(directory=Path({str(tmp_path)!r}), port=0), View()).run()
 """

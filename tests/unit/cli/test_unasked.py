@@ -1,17 +1,15 @@
 """Every command stands in a table: what it asks, and what holds that it says what it lacks."""
 
 import json
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 import typer
 
+from support.every_command import every_command
 from support.unasked import ASKED, ELSEWHERE
 from whimbrel.cli import replication
-from whimbrel.cli.main import command_line
 from whimbrel.cli.unasked import saying_what_lacks
 from whimbrel.errors import TopicNotFound, Unavailable
 from whimbrel.model.cluster import AbsentBroker, BrokerStatus, Cluster
@@ -36,22 +34,8 @@ MEMBER = BrokerStatus(
 )
 
 
-def walk(command: Any, context: Any, words: tuple[str, ...] = ()) -> Iterator[str]:
-    """Yield all commands below one, each by its words."""
-    if not hasattr(command, "get_command"):
-        yield " ".join(words)
-        return
-    for name in command.list_commands(context):
-        below = command.get_command(context, name)
-        inner = None
-        if hasattr(below, "get_command"):
-            inner = below.make_context(name, [], parent=context, resilient_parsing=True)
-        yield from walk(below, inner, (*words, name))
-
-
 def test_every_command_says_what_it_asks() -> None:
-    root = command_line(options=False)
-    found = sorted(walk(root, root.make_context("whimbrel", [], resilient_parsing=True)))
+    found = sorted(every_command())
     assert len(found) > 70
     assert sorted(ASKED) == found  # whoever adds a command says what it asks, and once
 

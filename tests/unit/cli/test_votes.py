@@ -76,7 +76,7 @@ COMMANDS = (
     Command(("recover", "--dry-run"), READS),
     Command(("recover",), REFUSES, code=1),
     Command(("repair",), READS, damage),
-    Command(("repair", "--set-aside"), TAKES, damage),
+    Command(("repair", "--set-aside", "--yes"), TAKES, damage),
     Command(("reinit", "--yes"), TAKES),
     Command(("export",), REFUSES, code=1),
     Command(("export", "--to", ELSEWHERE), READS),

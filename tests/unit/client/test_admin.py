@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+import whimbrel.client.admin as admin_module
 from support.systems.fake_cluster import running
 from whimbrel.client import AbsentBroker, Admin, Cluster, MessageType, ReplicationStatus, Unasked
 from whimbrel.errors import (
@@ -13,6 +14,7 @@ from whimbrel.errors import (
     NotWritable,
     TopicNotFound,
     Unavailable,
+    WouldHide,
 )
 from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as v2
 from whimbrel.rpc.server.serving import serve
@@ -34,6 +36,37 @@ async def test_topics_are_made_listed_described_changed_and_removed() -> None:
             await admin.delete_topic("t")
         with pytest.raises(TopicNotFound):
             await admin.describe_topic("t")
+
+
+async def test_fewer_queues_are_two_steps_and_wait_for_what_would_be_hidden(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(admin_module, "FINISHED_LOOK_S", 0.01)
+    async with running() as cluster, Admin(cluster.address) as admin:
+        cluster.topics["t"] = [[], [], [1, 2], [3]]
+        waits: list[WouldHide] = []
+
+        def waited(error: WouldHide) -> None:
+            waits.append(error)
+            for queue in cluster.topics["t"][2:]:  # its groups finish them
+                queue.clear()
+
+        with pytest.raises(WouldHide, match="hide 3 messages"):
+            await admin.update_topic("t", queues=2)
+        asked = [request for name, _, request in cluster.calls if name == "UpdateTopic"]
+        assert [(one.HasField("read_queues"), one.HasField("write_queues")) for one in asked] == [
+            (True, True), (False, True), (True, False),
+        ]  # fmt: skip
+        assert [one.write_queues for one in asked[:2]] == [2, 2]
+        assert (await admin.update_topic("t", queues=2, wait_s=30, on_wait=waited)).read_queues == 2
+        assert len(waits) == 1
+
+
+async def test_messages_are_hidden_where_that_is_said() -> None:
+    async with running() as cluster, Admin(cluster.address) as admin:
+        cluster.topics["t"] = [[], [1, 2]]
+        assert (await admin.update_topic("t", queues=1, hide_messages=True)).read_queues == 1
+        assert cluster.count("UpdateTopic") == 1
 
 
 async def test_a_new_topic_is_waited_for_until_its_route_is_there() -> None:

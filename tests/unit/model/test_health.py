@@ -22,6 +22,8 @@ from whimbrel.model.health import (
     View,
     broker_checks,
     groups_without_master,
+    master_state,
+    masters_down,
     missing_brokers,
     nameserver_check,
     problem_of,
@@ -285,7 +287,7 @@ def test_who_is_remembered_is_missed_with_since_when() -> None:
     )
     assert check.component == "broker-a slave 1"
     assert check.state == "not registered since 1970-01-01 00:00:00 UTC"
-    assert "`whimbrel broker forget broker-a --id 1`" in check.advice
+    assert "`whimbrel broker forget broker-a --member 1`" in check.advice
     assert all(check.healthy for check in broker_checks(BOTH, [MASTER, SLAVE], [AWAY]))  # it is back
 
 
@@ -312,3 +314,45 @@ def test_a_nameserver_that_knows_fewer_brokers_than_another_is_wrong() -> None:
     less = nameserver_check("ns1:1", Cluster((BOTH[0],), settled=True), BOTH)
     assert not less.healthy and less.state == "does not know broker-a slave 1"
     assert nameserver_check("ns2:1", Cluster(tuple(BOTH), settled=True), BOTH).healthy
+
+
+def test_who_is_down_is_told_with_since_when_and_what_to_do() -> None:
+    gone = AbsentBroker(cluster="c", broker_name="broker-a", broker_id=0, since=0.0)
+    with_slave = Cluster((broker("slave", 1),), settled=True, absent=(gone,))
+    (told,) = masters_down(with_slave, []).values()
+    assert told.startswith("broker-a: there is no master since 1970-01-01 00:00:00 UTC: slave 1 serves")
+    alone = Cluster((), settled=True, absent=(gone,))
+    (told,) = masters_down(alone, []).values()
+    assert "no broker of broker-a is registered since 1970-01-01 00:00:00 UTC" in told
+    silent = replace(broker("master", 0), renewed_at=1.0)
+    (told,) = masters_down(
+        Cluster((silent,), settled=True), [(silent, Unavailable("no answer within 3 s"))]
+    ).values()
+    assert "the master of broker-a at 10.0.0.1:10911 is silent (no answer within 3 s)" in told
+    assert "last at 1970-01-01 00:00:01 UTC" in told and "log" in told
+    here = Cluster((broker("master", 0),), settled=True)
+    assert masters_down(here, [MASTER]) == {}
+    (told,) = masters_down(here, [replace(MASTER, drained=True)]).values()
+    assert told == "broker-a: drained; `whimbrel broker drain broker-a --undo` has it take messages again"
+    (told,) = masters_down(here, [replace(MASTER, writable=False, advice="its disk is full")]).values()
+    assert told == "broker-a: reads only; its disk is full"
+
+
+@pytest.mark.parametrize(
+    ("writable", "drained", "word"),
+    [
+        (True, False, "takes messages"),
+        (True, True, "drained"),
+        (False, False, "reads only"),
+        (False, True, "reads only"),
+    ],
+)
+def test_whether_a_broker_takes_messages_has_one_word(writable: bool, drained: bool, word: str) -> None:
+    view = replace(MASTER, writable=writable, drained=drained)
+    known = replace(broker("master", 0), writable=writable, drained=drained)
+    assert view.takes == known.takes == word
+    (check, *_) = broker_checks([known], [view])
+    assert check.state == word
+    assert master_state(view) == word
+    assert check.healthy is writable
+    assert ("--undo" in check.note) is (word == "drained")

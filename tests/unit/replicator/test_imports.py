@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-PROGRAMS = ("broker.program", "nameserver.__main__", "replicator.program")
+PROGRAMS = ("broker.program", "nameserver.program", "replicator.program")
 
 
 @pytest.mark.parametrize("program", PROGRAMS)

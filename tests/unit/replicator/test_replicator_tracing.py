@@ -179,7 +179,7 @@ def test_without_a_target_opentelemetry_is_not_imported(tmp_path: Path) -> None:
     import sys
 
     code = (
-        "import sys, whimbrel.replicator.program, whimbrel.broker.broker, whimbrel.nameserver.__main__; "
+        "import sys, whimbrel.replicator.program, whimbrel.broker.broker, whimbrel.nameserver.program; "
         "import whimbrel.client; print([name for name in sys.modules if name.startswith('opentelemetry')])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -1,6 +1,9 @@
 """Pages of charts, without Spark: they open offline, and hold no more than they say."""
 
 import builtins
+import itertools
+import json
+import math
 import re
 from datetime import UTC, datetime
 from pathlib import Path
@@ -13,9 +16,65 @@ pytest.importorskip("plotly")
 from plotly.offline import get_plotlyjs
 
 from whimbrel.spark import plots
-from whimbrel.spark.plots import HeatMap, LineChart, NoPlotly, heat_figure, lines_figure, page
+from whimbrel.spark.plots import (
+    DARK,
+    LIGHT,
+    HeatMap,
+    LineChart,
+    NoPlotly,
+    Scheme,
+    heat_figure,
+    lines_figure,
+    page,
+)
 
 HOUR = 3600
+CONTRAST_MIN = 3.0  # of graphics, by WCAG 2.1
+APART_MIN = 25.0  # between two colours of lines, in CIELAB; one of 10 is seen at a glance
+# What is seen without the cones for red, green and blue, of linear RGB (Machado, Oliveira, Fernandes 2009).
+SIGHTS = {
+    "all": ((1, 0, 0), (0, 1, 0), (0, 0, 1)),
+    "no red": (
+        (0.152286, 1.052583, -0.204868), (0.114503, 0.786281, 0.099216), (-0.003882, -0.048116, 1.051998),
+    ),
+    "no green": (
+        (0.367322, 0.860646, -0.227968), (0.280085, 0.672501, 0.047413), (-0.011820, 0.042940, 0.968881),
+    ),
+    "no blue": (
+        (1.255528, -0.076749, -0.178779), (-0.078411, 0.930809, 0.147602), (0.004733, 0.691367, 0.303900),
+    ),
+}  # fmt: skip
+XYZ = ((0.4124, 0.3576, 0.1805), (0.2126, 0.7152, 0.0722), (0.0193, 0.1192, 0.9505))
+WHITE = (0.95047, 1.0, 1.08883)
+
+
+def linear(colour: str) -> list[float]:
+    """Return a colour as linear RGB."""
+    parts = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
+    return [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+
+
+def times(matrix: Any, vector: list[float]) -> list[float]:
+    return [sum(a * b for a, b in zip(row, vector, strict=True)) for row in matrix]
+
+
+def lab(rgb: list[float]) -> tuple[float, float, float]:
+    """Return linear RGB as CIELAB."""
+    x, y, z = (
+        part ** (1 / 3) if part > 0.008856 else 7.787 * part + 16 / 116
+        for part in (
+            value / white
+            for value, white in zip(
+                times(XYZ, [min(max(each, 0.0), 1.0) for each in rgb]), WHITE, strict=True
+            )
+        )
+    )
+    return 116 * y - 16, 500 * (x - y), 200 * (y - z)
+
+
+def contrast(one: str, other: str) -> float:
+    low, high = sorted(times(XYZ, linear(colour))[1] for colour in (one, other))
+    return (high + 0.05) / (low + 0.05)
 
 
 def own_part(path: Path) -> str:
@@ -88,7 +147,8 @@ def test_one_moment_is_shown_within_a_minute() -> None:
 
 def test_few_cells_show_their_values_and_colours_begin_at_0() -> None:
     few = heat_figure(HeatMap(title="t", unit="n", rows=["a"], cells={("a", 0): 1.0}, step_s=HOUR))
-    assert (few.data[0].texttemplate, few.data[0].zmin) == ("%{z}", 0)
+    assert (few.data[0].texttemplate, few.data[0].zmin) == ("%{text}", 0)
+    assert [list(row) for row in few.data[0].text] == [["1"]]
     cells = {("a", hour * HOUR): 1.0 for hour in range(plots.CELL_TEXTS_MAX + 1)}
     assert (
         heat_figure(HeatMap(title="t", unit="n", rows=["a"], cells=cells, step_s=HOUR)).data[0].texttemplate
@@ -140,3 +200,79 @@ def test_without_plotly_there_is_one_sentence(monkeypatch: pytest.MonkeyPatch, t
     monkeypatch.setattr(builtins, "__import__", without)
     with pytest.raises(NoPlotly, match=r"--html needs the extra `spark`"):
         page(tmp_path / "out.html", "", [])
+
+
+@pytest.mark.parametrize("scheme", [LIGHT, DARK], ids=["light", "dark"])
+def test_lines_stand_out_from_their_background(scheme: Scheme) -> None:
+    assert contrast(scheme.text, scheme.paper) >= 7
+    for colour in scheme.lines:
+        assert contrast(colour, scheme.paper) >= CONTRAST_MIN - 0.05, colour
+
+
+@pytest.mark.parametrize("sight", list(SIGHTS))
+@pytest.mark.parametrize("scheme", [LIGHT, DARK], ids=["light", "dark"])
+def test_colours_of_lines_are_told_apart_by_everybody(scheme: Scheme, sight: str) -> None:
+    seen = {colour: lab(times(SIGHTS[sight], linear(colour))) for colour in scheme.lines}
+    for one, other in itertools.combinations(scheme.lines, 2):
+        assert math.dist(seen[one], seen[other]) >= APART_MIN, (one, other)
+
+
+def drawn(path: Path) -> list[tuple[list[Any], dict[str, Any]]]:
+    """Return data and layout of each chart as a page hands them to plotly."""
+    decode = json.JSONDecoder().raw_decode
+    found = []
+    for part in own_part(path).split("Plotly.newPlot(")[1:]:
+        data, end = decode(part, part.index("["))
+        layout, _ = decode(part, part.index("{", end))
+        found.append((data, layout))
+    return found
+
+
+def test_no_two_lines_of_a_page_look_alike(tmp_path: Path) -> None:
+    series = {f"t{number}": [(0.0, 1.0 + number)] for number in range(plots.SERIES_MAX)}
+    page(tmp_path / "out.html", "A page", [LineChart(title="t", unit="n", series=series)])
+    ((lines, _),) = drawn(tmp_path / "out.html")
+    looks = [(line["line"]["color"], line["line"]["dash"], line["marker"]["symbol"]) for line in lines]
+    assert len(set(looks)) == plots.SERIES_MAX
+    assert len({look[1:] for look in looks[:4]}) == 4  # the first ones differ without their colours, too
+    assert all(line["marker"]["color"] == line["line"]["color"] for line in lines)
+    assert {look[0] for look in looks} == set(LIGHT.lines)
+    assert len(DARK.lines) == len(LIGHT.lines)  # so that dark lines are no more alike than light ones
+
+
+def test_a_page_follows_the_choice_of_light_or_dark(tmp_path: Path) -> None:
+    page(tmp_path / "out.html", "A page", [LineChart(title="t", unit="n", series={"a": [(0.0, 1.0)]})])
+    ours = own_part(tmp_path / "out.html")
+    assert "color-scheme: light dark" in ours and "@media (prefers-color-scheme: dark)" in ours
+    schemes, _ = json.JSONDecoder().raw_decode(ours, ours.index("schemes = ") + len("schemes = "))
+    assert {name: one["lines"] for name, one in schemes.items()} == {
+        "light": list(LIGHT.lines), "dark": list(DARK.lines),
+    }  # fmt: skip
+    assert schemes["dark"]["layout"]["paper_bgcolor"] == DARK.paper
+    ((_, layout),) = drawn(tmp_path / "out.html")
+    assert (layout["paper_bgcolor"], layout["font"]["color"]) == (LIGHT.paper, LIGHT.text)
+
+
+@pytest.mark.parametrize(("large", "kind"), [(999.0, None), (1000.0, "log")])
+def test_counts_a_thousandfold_apart_are_seen_on_a_logarithmic_scale(
+    tmp_path: Path, large: float, kind: str | None
+) -> None:
+    series: dict[str, Any] = {"large": [(0.0, large), (60.0, 0.0)], "small": [(0.0, 1.0), (60.0, None)]}
+    cells = {("a", 0): large, ("b", 0): 1.0, ("b", HOUR): 0.0}
+    page(
+        tmp_path / "out.html",
+        "A page",
+        [
+            LineChart(title="t", unit="messages", series=series),
+            HeatMap(title="t", unit="messages", rows=["a", "b"], cells=cells, step_s=HOUR),
+        ],
+    )
+    (_, layout), ((heat,), _) = drawn(tmp_path / "out.html")
+    assert layout["yaxis"].get("type") == kind
+    assert ("logarithmic" in layout["yaxis"]["title"]["text"]) is (kind == "log")
+    assert heat["text"] == [[f"{large:g}", ""], ["1", "0"]]  # values are told as they are
+    if kind == "log":
+        assert heat["z"] == [[3.0, None], [0.0, None]]
+        assert heat["colorbar"]["ticktext"] == ["1", "10", "100", "1,000"]
+    else:
+        assert heat["z"] == [[large, None], [1.0, 0.0]] and "tickvals" not in heat["colorbar"]

@@ -10,8 +10,9 @@ from typing import Any
 from whimbrel.broker.api.message_codec import timestamp
 from whimbrel.broker.api.table_changes import TableChanges, checked_permission, checked_queues
 from whimbrel.broker.consume.group_consumption import GroupConsumption
+from whimbrel.broker.consume.unread_queues import UnreadQueues
 from whimbrel.broker.tables.clients import Clients
-from whimbrel.broker.tables.groups import BUILT_IN_GROUPS, GroupTable
+from whimbrel.broker.tables.groups import GroupTable
 from whimbrel.broker.tables.remoting_clients import RemotingClients
 from whimbrel.broker.tables.shared_topics import TopicSharing
 from whimbrel.broker.tables.topics import QUEUES_DEFAULT, TopicTable
@@ -23,7 +24,7 @@ from whimbrel.errors import (
 from whimbrel.model.answers import answer_text, parse_answer
 from whimbrel.model.cluster import GroupProgress
 from whimbrel.model.limits import RETRY_MAX_DEFAULT
-from whimbrel.model.names import check_group
+from whimbrel.model.names import BUILT_IN_GROUPS, check_group
 from whimbrel.model.topic import READ, WRITE, GroupConfig, MessageType, TopicConfig
 from whimbrel.model.wire import ADMIN_SERVICE
 from whimbrel.pb.whimbrel.admin.v1 import admin_service_pb2 as admin
@@ -95,6 +96,7 @@ class ReplicationView:
     lane: str = ""
     notes: tuple[str, ...] = ()
     known_ends: Mapping[int, int] = field(default_factory=dict)
+    drained: bool = False
     election: ElectionView | None = None
 
 
@@ -134,6 +136,7 @@ class AdminService:
         self.waiting, self.sharing, self.members = waiting, sharing, members
         self.topics, self.groups, self.consumer = topics, groups, consumer
         self.clients, self.store = clients, store
+        self.unread = UnreadQueues(topics, consumer.positions, store)
         self.changes = TableChanges(topics, groups, consumer, store, master=master)
         self.replication = replication
         self.wall_ms = wall_ms
@@ -172,6 +175,7 @@ class AdminService:
             message_type=TYPE_NUMBERS.get(topic.message_type, admin.MESSAGE_TYPE_UNSPECIFIED),
             system=self.topics.is_system(topic.name),
             answer=answer_text(topic.answer_copies),
+            drained=topic.drained,
         )
 
     def create_topic(self, call: Call, request: admin.CreateTopicRequest) -> Any:
@@ -204,6 +208,8 @@ class AdminService:
             topic = topic.with_type(message_type_of(request.message_type))
         if request.HasField("answer"):
             topic = topic.with_answer(parse_answer(request.answer))
+        if not request.hide_messages:
+            self.unread.check(self.changes.changeable_topic(request.name), topic)
         self.topics.put(topic)
         return admin.UpdateTopicResponse(topic=self.topic_message(topic))
 
@@ -231,15 +237,17 @@ class AdminService:
             raise TopicNotFound(f"no topic {request.name}")
         queues = self.store.queue_ids(topic.name, max(topic.read_queues, topic.write_queues))
         committed = self.consumer.positions.committed_offsets()
+        readers = self.unread.readers(topic.name)
         return admin.DescribeTopicResponse(
             topic=self.topic_message(topic),
-            queues=[self.queue_state(topic.name, queue_id) for queue_id in queues],
+            queues=[self.queue_state(topic.name, queue_id, readers) for queue_id in queues],
             groups=sorted(group for name, group in committed if name == topic.name),
         )
 
-    def queue_state(self, topic: str, queue_id: int) -> admin.QueueState:
+    def queue_state(self, topic: str, queue_id: int, readers: Sequence[str]) -> admin.QueueState:
         low, high = self.store.queue_range(topic, queue_id)
-        state = admin.QueueState(queue_id=queue_id, min_offset=low, max_offset=high)
+        unfinished = self.unread.unfinished(topic, queue_id, readers)
+        state = admin.QueueState(queue_id=queue_id, min_offset=low, max_offset=high, unfinished=unfinished)
         newest = self.store.newest_message(topic, queue_id)
         if newest is not None:  # else the range is shown without the time
             state.last_stored_at.CopyFrom(timestamp(newest.store_timestamp))
@@ -431,6 +439,7 @@ class AdminService:
             lane=view.lane,
             notes=view.notes,
             known_ends=view.known_ends,
+            drained=view.drained,
         )
         for slave in view.slaves:
             response.slaves.add(

@@ -17,6 +17,7 @@ from collections.abc import Callable
 from typing import Any
 
 from whimbrel.broker.api.message_codec import Inflation, delivered
+from whimbrel.broker.consume.dead_letters import attempts_max
 from whimbrel.broker.consume.group_consumption import GroupConsumption
 from whimbrel.broker.produce.appender import RecordAppender
 from whimbrel.broker.produce.placement import queue_of_group
@@ -35,7 +36,7 @@ from whimbrel.errors import (
     TopicNotFound,
     WhimbrelError,
 )
-from whimbrel.model.dead_letter import LETTER_PROPERTIES, cause_of, origin_of
+from whimbrel.model.dead_letter import LETTER_PROPERTIES, attempts_of, cause_of, origin_of
 from whimbrel.model.limits import ATTEMPT_MAX, DEAD_LETTERS_MAX, GROUP_CHARS_MAX
 from whimbrel.model.names import DEAD_LETTER_PREFIX, SETTLED_PREFIX, check_group
 from whimbrel.model.properties import PRIORITY, REPLAYED_FROM, SHARDING_KEY
@@ -103,6 +104,8 @@ class DeadLetterAdmin:
         first = getattr(request, "from")
         count = min(request.count, LISTED_MAX) if request.count > 0 else LISTED_MAX
         size = 0
+        known = self.groups.get(request.group)
+        most = None if known is None else attempts_max(known)
         inflation = Inflation() if request.with_bodies else Inflation(0)
         for queue_id in [] if config is None else self.store.queue_ids(topic, config.read_queues):
             if queue_id < first.queue_id:
@@ -123,7 +126,11 @@ class DeadLetterAdmin:
                     response.next.queue_id, response.next.offset = queue_id, offset
                     return response
                 size += len(shown.body)
-                response.letters.add(message=shown, origin_topic=origin_of(message.properties, request.group))
+                response.letters.add(
+                    message=shown,
+                    origin_topic=origin_of(message.properties, request.group),
+                    attempts=attempts_of(message.properties, message.reconsume_times, most),
+                )
             if len(offsets) > room:
                 response.next.queue_id, response.next.offset = queue_id, offsets[room]
                 return response
@@ -229,7 +236,7 @@ class DeadLetterAdmin:
 
     def queue_of(self, message: StoredMessage, target: TopicConfig) -> int:
         """Return the queue into which a letter goes."""
-        queues = target.write_queues
+        queues = target.onward_queues
         original = self.original_of(cause_of(message.properties), target.name)
         if original is not None and original.queue_id < queues:
             return original.queue_id

@@ -44,7 +44,7 @@ class DeadLetterService:
         deferred: Deferred[Any] = Deferred()
 
         def give_up(message: StoredMessage, deliveries: int) -> HandOn:
-            return dead_letter(group, message, deliveries)
+            return dead_letter(group, message, deliveries, attempts=max(deliveries, 1))
 
         def done(error: WhimbrelError | None) -> None:
             if error is None:

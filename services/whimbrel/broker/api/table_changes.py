@@ -1,11 +1,11 @@
 """What administrators change of topics and groups, whichever protocol they speak: checks, and deletion."""
 
 from whimbrel.broker.consume.group_consumption import GroupConsumption
-from whimbrel.broker.tables.groups import BUILT_IN_GROUPS, GroupTable
+from whimbrel.broker.tables.groups import GroupTable
 from whimbrel.broker.tables.topics import TopicTable
 from whimbrel.errors import BadRequest, GroupNotFound, IllegalTopic, NotWritable, TopicNotFound
 from whimbrel.model.limits import QUEUES_MAX
-from whimbrel.model.names import TEMPLATE_TOPIC, check_group, check_topic
+from whimbrel.model.names import BUILT_IN_GROUPS, TEMPLATE_TOPIC, check_group, check_topic
 from whimbrel.model.topic import GroupConfig, TopicConfig
 from whimbrel.store.store import MessageStore
 

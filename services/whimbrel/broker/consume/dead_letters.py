@@ -11,7 +11,8 @@ from whimbrel.broker.consume.plan import HandOn
 from whimbrel.broker.consume.policy import HandOnRule
 from whimbrel.model.dead_letter import LEFT_OUT, origin_properties
 from whimbrel.model.limits import TOPIC_CHARS_MAX
-from whimbrel.model.names import DEAD_LETTER_PREFIX
+from whimbrel.model.names import DEAD_LETTER_PREFIX, RETRY_PREFIX
+from whimbrel.model.properties import DEAD_AFTER_ATTEMPTS
 from whimbrel.model.topic import GroupConfig
 from whimbrel.store.codec import StoredMessage
 
@@ -33,12 +34,12 @@ def dead_letter_rule(group: GroupConfig) -> HandOnRule | None:
     most = attempts_max(group)
 
     def hand_on(message: StoredMessage, attempt: int) -> HandOn | None:
-        return dead_letter(group, message, attempt) if attempt > most else None
+        return dead_letter(group, message, attempt, attempts=attempt - 1) if attempt > most else None
 
     return hand_on
 
 
-def dead_letter(group: GroupConfig, message: StoredMessage, redeliveries: int) -> HandOn:
+def dead_letter(group: GroupConfig, message: StoredMessage, redeliveries: int, *, attempts: int) -> HandOn:
     """Return the dead letter that a group makes of a message.
 
     Args:
@@ -46,10 +47,14 @@ def dead_letter(group: GroupConfig, message: StoredMessage, redeliveries: int) -
         message: the original.
         redeliveries: that RocketMQ would have made records of, the next one included; of a group that is
             not in order.
+        attempts: how often the record was delivered to the group; records of 4.x's redeliveries tell how
+            often those before them were.
     """
+    before = max(message.reconsume_times, 0) if message.topic.startswith(RETRY_PREFIX) else 0
+    told = (DEAD_AFTER_ATTEMPTS, str(attempts + before))
     return HandOn(
         topic=DEAD_LETTER_PREFIX + group.name,
-        added=origin_properties(message.properties, message.topic, message.offset_message_id),
+        added=(*origin_properties(message.properties, message.topic, message.offset_message_id), told),
         removed=LEFT_OUT,
         reconsume_times=message.reconsume_times + (1 if group.fifo else redeliveries),
     )

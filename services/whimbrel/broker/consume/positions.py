@@ -114,6 +114,12 @@ class Positions:
             position = max(position, end)
         return found
 
+    def unfinished(self, group: str, topic: str, queue_id: int) -> int:
+        """Return how many messages of a queue a group has not finished; all where it has read none."""
+        low, high = self.store.queue_range(topic, queue_id)
+        state = self.table.find(group, topic, queue_id)
+        return high - low if state is None or not state.started else state.unfinished(high)
+
     def is_done(self, group: str, topic: str, queue_id: int, offset: int) -> bool:
         """Return whether a group has finished a message."""
         state = self.table.find(group, topic, queue_id)

@@ -167,8 +167,9 @@ def draft_back(
     topic = topics.get(fate.topic)
     assert topic is not None
     queue_id, group = fate.queue_id, message.properties.get(SHARDING_KEY, "")
-    if not 0 <= queue_id < topic.write_queues:
-        queue_id = queue_of_group(group, topic.write_queues) if group else queue_id % topic.write_queues
+    queues = topic.onward_queues
+    if not 0 <= queue_id < queues:
+        queue_id = queue_of_group(group, queues) if group else queue_id % queues
     text = b"".join(
         pair + b"\x02"
         for pair in message.properties_raw.split(b"\x02")

@@ -184,7 +184,7 @@ class InternalAppender:
             topic = TopicConfig(name=name, read_queues=1, write_queues=1)
             self.topics.put(topic)
         self.append_count += 1
-        return self.append_count % max(topic.write_queues, 1)
+        return self.append_count % topic.onward_queues
 
 
 def onward_draft(

@@ -24,8 +24,9 @@ with consecutive offsets, or none is stored. A message keeps its properties, and
 it has not, WAIT among them; but for UNIQ_KEY, the batch's own id, which clients of 5.x send. What is delayed,
 or of a transaction, can't be in a batch, wherever that is said.
 
-**The broker's own marks are never a client's**: REPLAYED_FROM, HANDED_ON_FROM and PROPERTIES_LEFT_OUT, which
-RocketMQ does not know, are not stored of a send. Those that RocketMQ knows are stored, and not believed
+**The broker's own marks are never a client's**: REPLAYED_FROM, HANDED_ON_FROM, DEAD_AFTER_ATTEMPTS and
+PROPERTIES_LEFT_OUT, which RocketMQ does not know, are not stored of a send. Those that RocketMQ knows are
+stored, and not believed
 (`model/dead_letter.py`).
 
 Codes 10 and 12 mean that the messages are stored; what is refused is not.
@@ -73,6 +74,7 @@ from whimbrel.model.names import (
 )
 from whimbrel.model.properties import (
     CLUSTER,
+    DEAD_AFTER_ATTEMPTS,
     DELAY,
     HANDED_ON_FROM,
     KEYS,
@@ -118,7 +120,7 @@ NUMBER_DIGITS_MAX = 19  # of a Java long
 RAW_TRACED: Final = (CONTEXT_PROPERTY.encode(), FALLBACK_PROPERTY.encode())
 TRACED: Final = frozenset((CONTEXT_PROPERTY, FALLBACK_PROPERTY))
 NOT_AT_ONCE: Final = frozenset((TRAN_MSG, DELAY, TIMER_DELIVER_MS, TIMER_DELAY_SEC, TIMER_DELAY_MS))
-OWN_MARKS: Final = frozenset((REPLAYED_FROM, HANDED_ON_FROM, PROPERTIES_LEFT_OUT))
+OWN_MARKS: Final = frozenset((REPLAYED_FROM, HANDED_ON_FROM, DEAD_AFTER_ATTEMPTS, PROPERTIES_LEFT_OUT))
 NOT_PLAIN: Final = NOT_AT_ONCE | OWN_MARKS  # a send with one of these takes the long way
 
 

@@ -34,6 +34,7 @@ from whimbrel.broker.cluster.replica_service import (
 )
 from whimbrel.broker.cluster.write_admission import ElectedAdmission, WriteAdmission
 from whimbrel.broker.consume.lane_acks import LaneAcks
+from whimbrel.broker.consume.unread_queues import UnreadQueues
 from whimbrel.broker.metrics import MESSAGE_BYTES, master_metrics, state_metrics, transaction_metrics
 from whimbrel.broker.options import BrokerOptions
 from whimbrel.broker.produce.appender import Appender
@@ -237,7 +238,9 @@ class MasterRole(Role):
         if self.traces is not None:
             by_majority = options.by_majority
             epoch = self.page.leader_epoch if by_majority else 0
-            traces = self.traces.of_sends(self.store, self.context.call_from_thread, epoch)
+            traces = self.traces.of_sends(
+                self.store, self.context.call_from_thread, epoch, slaves=self.connected_slaves
+            )
             self.appender.on_commit = traces.committed if by_majority else None
             self.sends.trace(traces, options.trace_ratio)
             internal.on_appended = traces.handed_on
@@ -743,6 +746,11 @@ class MasterRole(Role):
         """Where slaves dial the replicator beside us; empty while none listens."""
         return ha_address(self.options, self.page)
 
+    def connected_slaves(self) -> int:
+        """Return how many slaves are connected."""
+        alive = self.page.replica_alive(self.machine.monotonic_ns())
+        return len(self.page.count_slaves().slaves) if alive else 0
+
     def replication(self) -> ReplicationView:
         """Return the state of replication, with the connected slaves."""
         view, page = super().replication(), self.page
@@ -798,7 +806,8 @@ class MasterRole(Role):
                 absent, lambda member: f"whimbrel replication reinit {name} --member {member}"
             )
         ahead = self.upkeep.ahead
-        return (*super().notes(), *([ahead] if ahead else []), *away)
+        unread = UnreadQueues(self.context.topics, self.consumption.positions, self.store).told()
+        return (*super().notes(), *filter(None, (ahead, unread)), *away)
 
     def unequal_settings(self) -> Sequence[str]:
         """Return which settings differ, of our replicator and of members."""

@@ -668,6 +668,7 @@ class Role(ABC):
             flush=options.flush.upper(),
             lane=str(self.machine.lane),
             notes=self.notes(),
+            drained=self.context.topics.drained > 0,
             election=None if self.context.elector is None else self.context.elector.state(),
         )
 

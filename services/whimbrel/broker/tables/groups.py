@@ -5,22 +5,10 @@ from pathlib import Path
 
 from whimbrel.broker.tables.versioned import VersionedTable
 from whimbrel.machine import FILES, Files
+from whimbrel.model.names import BUILT_IN_GROUPS
 from whimbrel.model.topic import GroupConfig
 
-__all__ = ["BUILT_IN_GROUPS", "GroupTable"]
-
-# RocketMQ's tools and proxies consume under these names (RocketMQ: SubscriptionGroupManager).
-BUILT_IN_GROUPS = frozenset(
-    {
-        "TOOLS_CONSUMER",
-        "FILTERSRV_CONSUMER",
-        "SELF_TEST_C_GROUP",
-        "CID_ONS-HTTP-PROXY",
-        "CID_ONSAPI_PULL",
-        "CID_ONSAPI_PERMISSION",
-        "CID_ONSAPI_OWNER",
-    }
-)
+__all__ = ["GroupTable"]
 
 
 class GroupTable(VersionedTable[GroupConfig]):

@@ -275,7 +275,7 @@ class SlotReader:
         if topic is None:
             topic = TopicConfig(name=name, read_queues=1, write_queues=1).with_type(MessageType.DELAY)
             self.topics.put(topic)
-        return queue_id % max(topic.read_queues, 1)
+        return queue_id % topic.onward_queues
 
     def settle(self, slot: SlotWork) -> bool:
         """Go on to the next slot once all of this one is durable; return whether it is."""

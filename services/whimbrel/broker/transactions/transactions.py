@@ -274,7 +274,7 @@ class Transactions:
         config = self.topics.get(one.topic)
         if config is None:
             raise TopicNotFound(f"topic {one.topic} of the transaction was deleted")
-        draft = committed_draft(self.queues.half(one), one.topic, one.queue_id % max(config.read_queues, 1))
+        draft = committed_draft(self.queues.half(one), one.topic, one.queue_id % config.onward_queues)
         draft = levelled(draft, self.levels)  # a delay begins with the commit, as in RocketMQ
         self.take_effect(one, Resolution.COMMIT, draft, answer)
 

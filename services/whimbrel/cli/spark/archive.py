@@ -65,7 +65,11 @@ ResumeOption = Annotated[
 StoreOption = Annotated[
     Path | None,
     typer.Option(
-        "--store", help="Read a store directory, not brokers.", show_default=False, callback=local_folder
+        "--store",
+        metavar="PATH",
+        help="Read a store directory, not brokers.",
+        show_default=False,
+        callback=local_folder,
     ),
 ]
 CheckpointOption = Annotated[

@@ -51,7 +51,7 @@ def since_of(text: str, now: datetime, option: str = "--since") -> datetime | No
 
 
 GroupOption = Annotated[
-    str, typer.Option(metavar="GROUP", help="Of this consumer group only.", show_default=False)
+    str, typer.Option("--group", "-g", help="Of this consumer group only.", show_default=False)
 ]
 ReasonOption = Annotated[
     str, typer.Option(metavar="REASON", help="attempts, early, forwarded or unknown.", show_default=False)
@@ -71,7 +71,7 @@ ArchiveOption = Annotated[
     str, typer.Option(metavar="ROOT", help="Read an archive instead.", show_default=False)
 ]
 StoreOption = Annotated[
-    str, typer.Option(metavar="DIRECTORY", help="Read a store directory instead.", show_default=False)
+    str, typer.Option(metavar="PATH", help="Read a store directory instead.", show_default=False)
 ]
 
 

@@ -52,7 +52,10 @@ ArchiveOption = Annotated[
 TopicOption = Annotated[
     list[str] | None,
     typer.Option(
-        "--topic", metavar="NAME", help="This topic alone; may be repeated. Default: all.", show_default=False
+        "--topic",
+        metavar="TOPIC",
+        help="This topic alone; may be repeated. Default: all.",
+        show_default=False,
     ),
 ]
 HtmlOption = Annotated[

@@ -78,7 +78,7 @@ GroupOption = Annotated[
     list[str] | None,
     typer.Option(
         "--group",
-        metavar="NAME",
+        "-g",
         help="This group alone; may be repeated. Default: all.",
         show_default=False,
     ),

@@ -82,14 +82,14 @@ def replay(
     ] = "",
     archive: Annotated[str, typer.Option(metavar="ROOT", hidden=True)] = "",  # as it was named before
     store: Annotated[
-        str, typer.Option(metavar="DIRECTORY", help="Or a store directory.", show_default=False)
+        str, typer.Option(metavar="PATH", help="Or a store directory.", show_default=False)
     ] = "",
     servers: Annotated[
         str,
         typer.Option(metavar="HOST:PORT", help="Or the nameserver of another cluster.", show_default=False),
     ] = "",
-    topic: Annotated[str, typer.Option(metavar="A", help="This topic only.", show_default=False)] = "",
-    to: Annotated[str, typer.Option(metavar="B", help="Into this topic.", show_default="the same")] = "",
+    topic: Annotated[str, typer.Option(metavar="TOPIC", help="This topic only.", show_default=False)] = "",
+    to: Annotated[str, typer.Option(metavar="TOPIC", help="Into this topic.", show_default="the same")] = "",
     first: Annotated[
         str,
         typer.Option(

@@ -24,7 +24,7 @@ from whimbrel.model.wire import ADMIN_SERVICE, REGISTRY_SERVICE
 from whimbrel.pb.whimbrel.admin.v1 import admin_service_pb2 as admin
 from whimbrel.pb.whimbrel.registry.v1 import registry_service_pb2 as registry
 from whimbrel.rpc.api import convert
-from whimbrel.rpc.api.calls import Outbound, Trailers
+from whimbrel.rpc.api.calls import Outbound, Trailers, of_text
 from whimbrel.rpc.api.group_policies import ORDER_NUMBERS, retry_policy_message
 
 __all__ = [
@@ -52,6 +52,7 @@ ADMIN = f"/{ADMIN_SERVICE}/"
 REGISTRY = f"/{REGISTRY_SERVICE}/"
 
 
+@of_text
 def describe_cluster(access_host: str, *, absent_topics: bool = False) -> Outbound[Cluster]:
     """Ask a nameserver which brokers live, and which groups are away, with their topics if wanted."""
 
@@ -76,6 +77,7 @@ def absent_group(message: registry.AbsentGroup) -> AbsentGroup:
     )
 
 
+@of_text
 def forget_absent(name: str, only: int | None = None) -> Outbound[int]:
     """Have a nameserver let go of a broker name, or one id of it.
 
@@ -90,6 +92,7 @@ def forget_absent(name: str, only: int | None = None) -> Outbound[int]:
     return Outbound(REGISTRY + "ForgetBroker", request.SerializeToString(), decode)
 
 
+@of_text
 def create_topic(topic: TopicConfig) -> Outbound[TopicConfig]:
     """Create a topic on one broker; queue counts of 0 mean its default."""
 
@@ -100,6 +103,7 @@ def create_topic(topic: TopicConfig) -> Outbound[TopicConfig]:
     return Outbound(ADMIN + "CreateTopic", request.SerializeToString(), decode)
 
 
+@of_text
 def update_topic(
     name: str,
     *,
@@ -108,26 +112,34 @@ def update_topic(
     permission: int | None = None,
     message_type: MessageType | None = None,
     answer: str | None = None,
+    hide_messages: bool = False,
 ) -> Outbound[TopicConfig]:
-    """Change a topic on one broker; None keeps a value."""
+    """Change a topic on one broker; None keeps a value. `hide_messages`: also if that hides some."""
 
     def decode(responses: Sequence[bytes], _: Trailers) -> TopicConfig:
         return convert.topic_config(admin.UpdateTopicResponse.FromString(responses[0]).topic)
 
     request = admin.UpdateTopicRequest(
-        name=name, read_queues=read_queues, write_queues=write_queues, permission=permission, answer=answer
+        name=name,
+        read_queues=read_queues,
+        write_queues=write_queues,
+        permission=permission,
+        answer=answer,
+        hide_messages=hide_messages,
     )
     if message_type is not None:
         request.message_type = convert.TOPIC_TYPE_NUMBERS[message_type]
     return Outbound(ADMIN + "UpdateTopic", request.SerializeToString(), decode)
 
 
+@of_text
 def delete_topic(name: str) -> Outbound[None]:
     """Remove a topic from one broker."""
     request = admin.DeleteTopicRequest(name=name)
     return Outbound(ADMIN + "DeleteTopic", request.SerializeToString(), lambda _answers, _trailers: None)
 
 
+@of_text
 def list_topics(*, include_system: bool = False) -> Outbound[tuple[TopicConfig, ...]]:
     """List the topics of one broker."""
 
@@ -139,6 +151,7 @@ def list_topics(*, include_system: bool = False) -> Outbound[tuple[TopicConfig, 
     return Outbound(ADMIN + "ListTopics", request.SerializeToString(), decode)
 
 
+@of_text
 def describe_topic(name: str, broker_name: str) -> Outbound[TopicDescription]:
     """Ask one broker for a topic and the state of its queues."""
 
@@ -155,6 +168,7 @@ def describe_topic(name: str, broker_name: str) -> Outbound[TopicDescription]:
     return Outbound(ADMIN + "DescribeTopic", request.SerializeToString(), decode)
 
 
+@of_text
 def create_group(group: GroupConfig) -> Outbound[GroupConfig]:
     """Create a consumer group on one broker; max_attempts of 0 means its default."""
 
@@ -165,6 +179,7 @@ def create_group(group: GroupConfig) -> Outbound[GroupConfig]:
     return Outbound(ADMIN + "CreateGroup", request.SerializeToString(), decode)
 
 
+@of_text
 def update_group(
     name: str,
     *,
@@ -192,12 +207,14 @@ def update_group(
     return Outbound(ADMIN + "UpdateGroup", request.SerializeToString(), decode)
 
 
+@of_text
 def delete_group(name: str) -> Outbound[None]:
     """Remove a consumer group, its offsets and leases, from one broker."""
     request = admin.DeleteGroupRequest(name=name)
     return Outbound(ADMIN + "DeleteGroup", request.SerializeToString(), lambda _answers, _trailers: None)
 
 
+@of_text
 def list_groups() -> Outbound[tuple[GroupConfig, ...]]:
     """List the consumer groups of one broker."""
 
@@ -208,6 +225,7 @@ def list_groups() -> Outbound[tuple[GroupConfig, ...]]:
     return Outbound(ADMIN + "ListGroups", admin.ListGroupsRequest().SerializeToString(), decode)
 
 
+@of_text
 def describe_group(name: str, broker_name: str) -> Outbound[GroupDescription]:
     """Ask one broker for a group's configuration, progress and clients."""
 
@@ -224,6 +242,7 @@ def describe_group(name: str, broker_name: str) -> Outbound[GroupDescription]:
     return Outbound(ADMIN + "DescribeGroup", request.SerializeToString(), decode)
 
 
+@of_text
 def reset_offsets(
     group: str, topic: str, *, to: str | int | float, queue_id: int | None = None
 ) -> Outbound[tuple[GroupProgress, ...]]:
@@ -245,6 +264,7 @@ def reset_offsets(
     return Outbound(ADMIN + "ResetOffsets", request.SerializeToString(), decode)
 
 
+@of_text
 def drain_broker(broker_name: str, *, drain: bool | None) -> Outbound[DrainStatus]:
     """Drain one broker, or end that; None changes nothing."""
 
@@ -264,6 +284,7 @@ def drain_broker(broker_name: str, *, drain: bool | None) -> Outbound[DrainStatu
     return Outbound(ADMIN + "DrainBroker", request.SerializeToString(), decode)
 
 
+@of_text
 def forget_broker(broker_name: str) -> Outbound[tuple[str, ...] | None]:
     """Have one broker let go of another one; return the topics whose message groups move.
 
@@ -278,6 +299,7 @@ def forget_broker(broker_name: str) -> Outbound[tuple[str, ...] | None]:
     return Outbound(ADMIN + "ForgetBroker", request.SerializeToString(), decode)
 
 
+@of_text
 def describe_replication() -> Outbound[ReplicationStatus]:
     """Ask one broker for its log's marks and, of a master, for its slaves."""
 

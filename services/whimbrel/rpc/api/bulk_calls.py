@@ -20,7 +20,7 @@ from whimbrel.model.limits import BULK_RESPONSE_BYTES_MAX
 from whimbrel.model.message import MessageType
 from whimbrel.model.wire import BULK_SERVICE
 from whimbrel.pb.whimbrel.bulk.v1 import bulk_service_pb2 as bulk
-from whimbrel.rpc.api.calls import Outbound, Trailers
+from whimbrel.rpc.api.calls import Outbound, Trailers, of_text
 from whimbrel.rpc.api.convert import topic_type
 from whimbrel.rpc.api.status import error_of
 from whimbrel.rpc.client.channel import open_channel
@@ -176,6 +176,7 @@ def read_records(
     return OutboundStream(BULK + "ReadRecords", request.SerializeToString(), decode)
 
 
+@of_text
 def describe_queues(topics: Sequence[str] = (), *, include_system: bool = False) -> Outbound[BrokerQueues]:
     """Ask for the offsets of all queues of all topics, or of those named; for `calls.perform`."""
 

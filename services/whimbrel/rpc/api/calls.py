@@ -13,13 +13,15 @@ as a gRPC status with `ErrorInfo`; `perform` raises the same typed errors for bo
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from functools import wraps
+from typing import Any, Generic, ParamSpec, TypeVar
 
 import grpc
 import grpc.aio
 
-from whimbrel.errors import OffsetNotFound, WhimbrelError
+from whimbrel.errors import BadRequest, OffsetNotFound, WhimbrelError
 from whimbrel.model.message import Filter, Message, PullResult, ReceivedMessage, Resolution, SendReceipt
+from whimbrel.model.names import no_text
 from whimbrel.model.route import Endpoint, Queue, Route
 from whimbrel.model.wire import MESSAGING_SERVICE, QUEUE_HEADER, REASON_TRAILER, SUGGESTION_TRAILER
 from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as v2
@@ -39,6 +41,7 @@ __all__ = [
     "get_offset",
     "heartbeat",
     "notify_termination",
+    "of_text",
     "perform",
     "perform_blocking",
     "pull_messages",
@@ -52,6 +55,7 @@ __all__ = [
 ]
 
 T = TypeVar("T")
+P = ParamSpec("P")
 Metadata = Sequence[tuple[str, str]]
 Trailers = Mapping[str, str]
 
@@ -82,6 +86,22 @@ class Outbound(Generic[T]):
     decode: Callable[[Sequence[bytes], Trailers], T]
     stream: bool = False
     metadata: Metadata = ()
+
+
+def of_text(make: Callable[P, Outbound[T]]) -> Callable[P, Outbound[T]]:
+    """Have a function that makes a call raise BadRequest for a text that UTF-8 can't hold.
+
+    protobuf holds UTF-8 only; an argument of a command line, and a name of a file, may be other bytes.
+    """
+
+    @wraps(make)
+    def made(*args: P.args, **kwargs: P.kwargs) -> Outbound[T]:
+        try:
+            return make(*args, **kwargs)
+        except UnicodeEncodeError as error:
+            raise BadRequest(no_text(error.object)) from None
+
+    return made
 
 
 def texts(trailing: Any) -> Trailers:
@@ -157,6 +177,7 @@ def resource(name: str, namespace: str) -> v2.Resource:
 # The client API: routes and sessions.
 
 
+@of_text
 def query_route(topic: str, access: Sequence[Endpoint], namespace: str = "") -> Outbound[Route]:
     """Ask where a topic's queues are."""
 
@@ -172,6 +193,7 @@ def query_route(topic: str, access: Sequence[Endpoint], namespace: str = "") -> 
     return Outbound(MESSAGING + "QueryRoute", request.SerializeToString(), decode)
 
 
+@of_text
 def query_assignment(
     topic: str, group: str, access: Sequence[Endpoint], namespace: str = ""
 ) -> Outbound[tuple[Queue, ...]]:
@@ -191,6 +213,7 @@ def query_assignment(
     return Outbound(MESSAGING + "QueryAssignment", request.SerializeToString(), decode)
 
 
+@of_text
 def heartbeat(client_type: str, group: str, namespace: str = "") -> Outbound[None]:
     """Report to a server that the client is alive."""
 
@@ -203,6 +226,7 @@ def heartbeat(client_type: str, group: str, namespace: str = "") -> Outbound[Non
     return Outbound(MESSAGING + "Heartbeat", request.SerializeToString(), decode)
 
 
+@of_text
 def notify_termination(group: str, namespace: str = "") -> Outbound[None]:
     """Report to a server that the client closes."""
 
@@ -218,6 +242,7 @@ def notify_termination(group: str, namespace: str = "") -> Outbound[None]:
 # The client API: messages.
 
 
+@of_text
 def send_messages(
     messages: Sequence[Message],
     *,
@@ -275,6 +300,7 @@ def send_messages(
     return Outbound(MESSAGING + "SendMessage", request.SerializeToString(), decode, metadata=metadata)
 
 
+@of_text
 def end_transaction(
     topic: str,
     message_id: str,
@@ -299,6 +325,7 @@ def end_transaction(
     return Outbound(MESSAGING + "EndTransaction", request.SerializeToString(), decode)
 
 
+@of_text
 def recall_message(topic: str, recall_handle: str, namespace: str = "") -> Outbound[str]:
     """Have a message that waits for its time never delivered; the result is its message id."""
 
@@ -311,6 +338,7 @@ def recall_message(topic: str, recall_handle: str, namespace: str = "") -> Outbo
     return Outbound(MESSAGING + "RecallMessage", request.SerializeToString(), decode)
 
 
+@of_text
 def receive_messages(
     queue: Queue,
     group: str,
@@ -349,6 +377,7 @@ def receive_messages(
     return Outbound(MESSAGING + "ReceiveMessage", request.SerializeToString(), decode, stream=True)
 
 
+@of_text
 def ack_messages(
     messages: Sequence[ReceivedMessage], group: str, namespace: str = ""
 ) -> Outbound[list[WhimbrelError | None]]:
@@ -372,6 +401,7 @@ def ack_messages(
     return Outbound(MESSAGING + "AckMessage", request.SerializeToString(), decode)
 
 
+@of_text
 def change_invisible(
     message: ReceivedMessage, group: str, invisible_s: float, namespace: str = ""
 ) -> Outbound[str]:
@@ -392,6 +422,7 @@ def change_invisible(
     return Outbound(MESSAGING + "ChangeInvisibleDuration", request.SerializeToString(), decode)
 
 
+@of_text
 def forward_to_dead_letters(
     message: ReceivedMessage, group: str, attempts: int, attempts_max: int, namespace: str = ""
 ) -> Outbound[None]:
@@ -419,6 +450,7 @@ def forward_to_dead_letters(
     return Outbound(MESSAGING + "ForwardMessageToDeadLetterQueue", request.SerializeToString(), decode)
 
 
+@of_text
 def pull_messages(
     queue: Queue,
     group: str,
@@ -458,6 +490,7 @@ def pull_messages(
     return Outbound(MESSAGING + "PullMessage", request.SerializeToString(), decode, stream=True)
 
 
+@of_text
 def update_offset(queue: Queue, group: str, offset: int, namespace: str = "") -> Outbound[None]:
     """Commit a group's offset on a queue."""
 
@@ -472,6 +505,7 @@ def update_offset(queue: Queue, group: str, offset: int, namespace: str = "") ->
     return Outbound(MESSAGING + "UpdateOffset", request.SerializeToString(), decode)
 
 
+@of_text
 def get_offset(queue: Queue, group: str, namespace: str = "") -> Outbound[int | None]:
     """Ask for a group's committed offset on a queue; None when it has none."""
 
@@ -490,6 +524,7 @@ def get_offset(queue: Queue, group: str, namespace: str = "") -> Outbound[int | 
     return Outbound(MESSAGING + "GetOffset", request.SerializeToString(), decode)
 
 
+@of_text
 def query_offset(queue: Queue, at: str | float, namespace: str = "") -> Outbound[int]:
     """Ask for a queue's offset: `earliest`, `latest` (one past the last), or the first at or after a time."""
 

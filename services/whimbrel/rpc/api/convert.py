@@ -7,7 +7,7 @@ is left out of a route.
 
 import math
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -120,6 +120,12 @@ class ClientSettings:
     topics: tuple[str, ...] = ()
     subscriptions: tuple[tuple[str, Filter], ...] = ()
     namespace: str = ""
+
+    def texts(self) -> Iterator[str]:
+        """Yield what a program has named: group, topics and filters."""
+        yield from (self.group, *self.topics)
+        for topic, filter_ in self.subscriptions:
+            yield from (topic, filter_.expression if isinstance(filter_, SqlFilter) else filter_)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -392,6 +398,7 @@ def topic_config(message: admin.Topic) -> TopicConfig:
         type=TOPIC_TYPES.get(message.message_type, MessageType.NORMAL),
         system=message.system,
         answer=message.answer or "committed",  # a broker of an earlier version says nothing
+        drained=message.drained,
     )
 
 
@@ -415,6 +422,7 @@ def queue_state(message: admin.QueueState) -> QueueState:
         min_offset=message.min_offset,
         max_offset=message.max_offset,
         last_stored_at=None if stored is None else seconds_of(stored),
+        unfinished=message.unfinished,
     )
 
 
@@ -538,6 +546,7 @@ def replication_status(message: admin.DescribeReplicationResponse) -> Replicatio
         lane=message.lane,
         notes=tuple(message.notes),
         known_ends=dict(message.known_ends),
+        drained=message.drained,
         election=election_status(message.election) if message.HasField("election") else None,
     )
 

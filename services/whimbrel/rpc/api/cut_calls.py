@@ -6,7 +6,7 @@ from whimbrel.escapes import printable
 from whimbrel.model.cuts import CutMark, CutOutcome, CutPage, CutResult, CutStatus, ReplayedPage
 from whimbrel.model.wire import CUT_SERVICE
 from whimbrel.pb.whimbrel.admin.v1 import cut_service_pb2 as cuts
-from whimbrel.rpc.api.calls import Outbound, Trailers
+from whimbrel.rpc.api.calls import Outbound, Trailers, of_text
 
 __all__ = ["list_cuts", "mark_cut", "mark_message", "mark_of", "read_cut", "replay_cut"]
 
@@ -17,6 +17,7 @@ RESULTS = {
 }
 
 
+@of_text
 def list_cuts() -> Outbound[tuple[CutStatus, ...]]:
     """Ask what a broker's store keeps of its log's former ends, the oldest first."""
 
@@ -39,6 +40,7 @@ def list_cuts() -> Outbound[tuple[CutStatus, ...]]:
     return Outbound(SERVICE + "ListCuts", cuts.ListCutsRequest().SerializeToString(), decode)
 
 
+@of_text
 def read_cut(name: str, position: int, count: int = 0) -> Outbound[CutPage]:
     """Ask for a page of the records of a cut; 0 takes the first position, and as many as there may be."""
 
@@ -51,12 +53,14 @@ def read_cut(name: str, position: int, count: int = 0) -> Outbound[CutPage]:
     return Outbound(SERVICE + "ReadCut", request.SerializeToString(), decode)
 
 
+@of_text
 def mark_cut(name: str, mark: CutMark) -> Outbound[None]:
     """Have it written down how far a cut was replayed."""
     request = cuts.MarkCutRequest(name=name, mark=mark_message(mark))
     return Outbound(SERVICE + "MarkCut", request.SerializeToString(), lambda responses, _: None)
 
 
+@of_text
 def replay_cut(
     member: int,
     name: str,

@@ -7,7 +7,7 @@ from whimbrel.model.route import Queue
 from whimbrel.model.wire import DEAD_LETTER_SERVICE
 from whimbrel.pb.whimbrel.admin.v1 import dead_letter_service_pb2 as letters
 from whimbrel.rpc.api import convert
-from whimbrel.rpc.api.calls import Outbound, Trailers
+from whimbrel.rpc.api.calls import Outbound, Trailers, of_text
 
 __all__ = ["Place", "drop_dead_letters", "list_dead_letters", "replay_dead_letters"]
 
@@ -21,6 +21,7 @@ RESULTS = {
 Place = tuple[int, int]  # queue id and offset
 
 
+@of_text
 def list_dead_letters(
     group: str, queue: Queue, start: Place | None, *, with_bodies: bool
 ) -> Outbound[tuple[tuple[DeadLetter, ...], Place | None]]:
@@ -40,6 +41,7 @@ def list_dead_letters(
                 group=group,
                 message=convert.received_message(letter.message, queue),
                 origin_topic=letter.origin_topic,
+                attempts=letter.attempts or max(letter.message.system_properties.delivery_attempt - 1, 0),
             )
             for letter in response.letters
         )
@@ -53,6 +55,7 @@ def list_dead_letters(
     return Outbound(SERVICE + "ListDeadLetters", request.SerializeToString(), decode)
 
 
+@of_text
 def replay_dead_letters(group: str, places: Sequence[Place]) -> Outbound[tuple[DeadLetterOutcome, ...]]:
     """Put dead letters of a group back into their topics; at most DEAD_LETTERS_MAX."""
 
@@ -63,6 +66,7 @@ def replay_dead_letters(group: str, places: Sequence[Place]) -> Outbound[tuple[D
     return Outbound(SERVICE + "ReplayDeadLetters", request.SerializeToString(), decode)
 
 
+@of_text
 def drop_dead_letters(group: str, places: Sequence[Place]) -> Outbound[tuple[DeadLetterOutcome, ...]]:
     """Have dead letters of a group count as settled; at most DEAD_LETTERS_MAX."""
 

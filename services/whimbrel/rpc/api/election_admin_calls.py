@@ -6,13 +6,14 @@ from whimbrel.escapes import printable
 from whimbrel.model.elections import FailoverPlan, MemberPosition
 from whimbrel.model.wire import ELECTION_ADMIN_SERVICE
 from whimbrel.pb.whimbrel.admin.v1 import election_admin_service_pb2 as operating
-from whimbrel.rpc.api.calls import Outbound, Trailers
+from whimbrel.rpc.api.calls import Outbound, Trailers, of_text
 
 __all__ = ["failover", "pause_elections", "reinit", "set_voters", "switchover"]
 
 SERVICE = f"/{ELECTION_ADMIN_SERVICE}/"
 
 
+@of_text
 def switchover(member: int) -> Outbound[int]:
     """Ask the leader to have another member lead, 0: whose log goes on furthest; return its id."""
 
@@ -23,12 +24,14 @@ def switchover(member: int) -> Outbound[int]:
     return Outbound(SERVICE + "Switchover", request.SerializeToString(), decode)
 
 
+@of_text
 def pause_elections(*, paused: bool) -> Outbound[None]:
     """Have nobody stand for election, or allow it again."""
     request = operating.PauseElectionsRequest(paused=paused)
     return Outbound(SERVICE + "PauseElections", request.SerializeToString(), lambda responses, _: None)
 
 
+@of_text
 def set_voters(members: Collection[int]) -> Outbound[int]:
     """Ask the leader to have these members vote; return the epoch that decides it, 0: nothing changes."""
 
@@ -39,12 +42,14 @@ def set_voters(members: Collection[int]) -> Outbound[int]:
     return Outbound(SERVICE + "SetVoters", request.SerializeToString(), decode)
 
 
+@of_text
 def reinit(member: int) -> Outbound[None]:
     """Ask the leader to have a member's store emptied."""
     request = operating.ReinitRequest(member=member)
     return Outbound(SERVICE + "Reinit", request.SerializeToString(), lambda responses, _: None)
 
 
+@of_text
 def failover(
     voters: Collection[int] = (), *, accept_loss: bool = False, revision: int = 0
 ) -> Outbound[FailoverPlan]:

@@ -9,13 +9,14 @@ from whimbrel.escapes import printable
 from whimbrel.model.elections import ANSWER_WHY_CHARS_MAX, SealAnswer, Suspicion
 from whimbrel.model.wire import ELECTION_SERVICE
 from whimbrel.pb.whimbrel.replica.v1 import election_service_pb2 as elections
-from whimbrel.rpc.api.calls import Outbound, Trailers
+from whimbrel.rpc.api.calls import Outbound, Trailers, of_text
 
 __all__ = ["empty", "seal", "suspect"]
 
 SERVICE = f"/{ELECTION_SERVICE}/"
 
 
+@of_text
 def suspect(broker_name: str, *, group: str, epoch: int, member: int) -> Outbound[Suspicion]:
     """Ask a member what it hears of the leader, and how far its log goes; it promises nothing.
 
@@ -46,6 +47,7 @@ def suspect(broker_name: str, *, group: str, epoch: int, member: int) -> Outboun
     return Outbound(SERVICE + "Suspect", request.SerializeToString(), decode)
 
 
+@of_text
 def seal(broker_name: str, *, group: str, epoch: int, candidate: int, log_begin: int) -> Outbound[SealAnswer]:
     """Ask a member to take nothing from epochs below this one any more.
 
@@ -81,6 +83,7 @@ def seal(broker_name: str, *, group: str, epoch: int, candidate: int, log_begin:
     return Outbound(SERVICE + "Seal", request.SerializeToString(), decode)
 
 
+@of_text
 def empty(broker_name: str, *, group: str, epoch: int, leader: int) -> Outbound[None]:
     """Ask a member to empty its store, and to follow anew.
 

@@ -6,13 +6,14 @@ from whimbrel.errors import BadRequest
 from whimbrel.model.group_record import GroupRecord
 from whimbrel.model.wire import GROUP_SERVICE
 from whimbrel.pb.whimbrel.group.v1 import group_service_pb2 as groups
-from whimbrel.rpc.api.calls import Outbound, Trailers
+from whimbrel.rpc.api.calls import Outbound, Trailers, of_text
 
 __all__ = ["read_record", "swap_record"]
 
 SERVICE = f"/{GROUP_SERVICE}/"
 
 
+@of_text
 def read_record(
     cluster: str, name: str, *, after_revision: int = 0, wait_ms: int = 0
 ) -> Outbound[tuple[GroupRecord | None, int]]:
@@ -41,6 +42,7 @@ def read_record(
     return Outbound(SERVICE + "Read", request.SerializeToString(), decode)
 
 
+@of_text
 def swap_record(
     cluster: str, name: str, record: GroupRecord, revision: int
 ) -> Outbound[tuple[bool, GroupRecord, int]]:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from whimbrel.pb.whimbrel.admin.v1 import admin_service_pb2 as admin
 from whimbrel.rpc.api.admin_calls import ADMIN
-from whimbrel.rpc.api.calls import Outbound, Trailers
+from whimbrel.rpc.api.calls import Outbound, Trailers, of_text
 
 __all__ = [
     "ReplayResult",
@@ -95,6 +95,7 @@ class ReplayResult:
     last_offset: int
 
 
+@of_text
 def describe_replay(
     topic: str, queue_id: int, source: SourceQueue, *, with_first: bool = False
 ) -> Outbound[ReplayState]:
@@ -115,6 +116,7 @@ def describe_replay(
     return Outbound(ADMIN + "DescribePreserved", request.SerializeToString(), decode)
 
 
+@of_text
 def append_replay(
     topic: str,
     queue_id: int,

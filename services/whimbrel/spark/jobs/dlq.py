@@ -8,6 +8,7 @@ A broker does not record why it gave up on a message; the record tells how often
     early       it was delivered again, but less often: its consumer gave up, or its group allows fewer
     unknown     none of these
 
+`times` is how often it was delivered: DEAD_AFTER_ATTEMPTS, else the record's number, which may be one more.
 The origin topic is RETRY_TOPIC, else DLQ_ORIGIN_TOPIC; the group is in the topic's name, %DLQ%GROUP. Replayed
 dead letters are identified by id and origin, so replaying a selection twice, or one that overlaps another,
 stores no message twice. Dead letters are no finding: the table says how many there are.
@@ -23,7 +24,14 @@ from pyspark.sql import functions as F
 
 from whimbrel.model.limits import RETRY_MAX_DEFAULT
 from whimbrel.model.names import DEAD_LETTER_PREFIX
-from whimbrel.model.properties import DLQ_ORIGIN_MESSAGE_ID, DLQ_ORIGIN_TOPIC, KEYS, RETRY_TOPIC, TAGS
+from whimbrel.model.properties import (
+    DEAD_AFTER_ATTEMPTS,
+    DLQ_ORIGIN_MESSAGE_ID,
+    DLQ_ORIGIN_TOPIC,
+    KEYS,
+    RETRY_TOPIC,
+    TAGS,
+)
 from whimbrel.spark.before import check_source
 from whimbrel.spark.jobs.replay import Source, replay_frame, rows_of, servers_of, source_options
 from whimbrel.spark.replay_writer import ReplayTarget
@@ -148,6 +156,7 @@ def letters(rows: "DataFrame") -> "DataFrame":
             "originTopic": F.coalesce(property_of(RETRY_TOPIC), forwarded, F.lit(NOWHERE)),
             "originId": F.coalesce(property_of("ORIGIN_MESSAGE_ID"), property_of(DLQ_ORIGIN_MESSAGE_ID)),
             "reason": reason,
+            "times": F.coalesce(property_of(DEAD_AFTER_ATTEMPTS).try_cast("int"), times),
             "keys": property_of(KEYS),
             "tags": property_of(TAGS),
         }
@@ -169,13 +178,13 @@ def computed(session: "SparkSession", frame: "DataFrame") -> "DataFrame":
 def grouped(session: "SparkSession", frame: "DataFrame") -> "DataFrame":
     """Return a row for each group and origin topic."""
     by = ("group", "originTopic")
-    columns = frame.select(*by, "reason", "reconsumeTimes", "storeTimestamp", "keys")
+    columns = frame.select(*by, "reason", "times", "storeTimestamp", "keys")
     counts: Mapping[str, Column] = {name: F.count_if(F.col("reason") == name) for name in REASONS}
     age = F.timestamp_diff("SECOND", F.min("storeTimestamp"), F.current_timestamp())
     table = columns.groupBy(*by).agg(
         F.count(F.lit(1)).alias("messages"),
         *(count.alias(name) for name, count in counts.items()),
-        F.max("reconsumeTimes").alias("timesMax"),
+        F.max("times").alias("timesMax"),
         F.min("storeTimestamp").alias("oldest"),
         F.max("storeTimestamp").alias("newest"),
         age.alias("oldestAgeS"),
@@ -201,7 +210,7 @@ def listed(session: "SparkSession", frame: "DataFrame") -> "DataFrame":
         "group",
         "originTopic",
         "reason",
-        F.col("reconsumeTimes").alias("times"),
+        "times",
         "storeTimestamp",
         "bornTimestamp",
         "msgId",

@@ -11,11 +11,12 @@ from support.broker.consumption import FakeClock, FakeJournal
 from support.store.stores import NOW, OPTIONS, make_draft
 from whimbrel.broker.api.admin import AdminService
 from whimbrel.broker.consume.group_consumption import GroupConsumption
+from whimbrel.broker.consume.unread_queues import UnreadQueues
 from whimbrel.broker.tables.clients import Clients
 from whimbrel.broker.tables.groups import GroupTable
 from whimbrel.broker.tables.shared_topics import TopicSharing
 from whimbrel.broker.tables.topics import TopicTable
-from whimbrel.errors import BadRequest, NotWritable
+from whimbrel.errors import BadRequest, NotWritable, WouldHide
 from whimbrel.model.names import TEMPLATE_TOPIC
 from whimbrel.model.registration import SharedTopics
 from whimbrel.model.topic import READ, WRITE, GroupConfig, TopicConfig
@@ -49,6 +50,7 @@ class Rig:
             master=master, replication=cast(Any, None), wall_ms=lambda at: NOW,
             waiting=lambda: self.waiting, sharing=self.sharing,
         )  # fmt: skip
+        self.unread = UnreadQueues(self.topics, self.consumption.positions, self.store)
 
     def topic(self, name: str, permission: int = READ | WRITE) -> None:
         self.topics.put(TopicConfig(name=name, read_queues=2, write_queues=2, permission=permission))
@@ -99,7 +101,7 @@ def test_a_topic_says_when_its_sends_are_answered(rig: Rig) -> None:
     create, update = rig.service.create_topic, rig.service.update_topic
     wanted = admin.Topic(name="fast", answer="written")
     assert answer_of(create(CALL, admin.CreateTopicRequest(topic=wanted))) == "written"
-    assert answer_of(update(CALL, admin.UpdateTopicRequest(name="fast", read_queues=3))) == "written"
+    assert answer_of(update(CALL, admin.UpdateTopicRequest(name="fast", read_queues=9))) == "written"
     assert answer_of(update(CALL, admin.UpdateTopicRequest(name="fast", answer="acks=2"))) == "acks=2"
     assert answer_of(update(CALL, admin.UpdateTopicRequest(name="fast", answer="committed"))) == "committed"
     with pytest.raises(BadRequest, match="acks=K"):
@@ -147,3 +149,81 @@ def test_a_slave_refuses_both(tmp_path: Path) -> None:
         for ask in (lambda: slave.drain(drain=True), lambda: slave.forget("b")):
             with pytest.raises(NotWritable):
                 ask()
+
+
+# Queues that nobody reads
+
+
+def shrunk(rig: Rig, **fields: Any) -> admin.Topic:
+    request = admin.UpdateTopicRequest(name="orders", **fields)
+    return cast(admin.UpdateTopicResponse, rig.service.update_topic(CALL, request)).topic
+
+
+def read_by(rig: Rig, group: str, queue_id: int, offset: int) -> None:
+    rig.groups.add(GroupConfig(name=group)) if rig.groups.get(group) is None else None
+    rig.consumption.positions.update_offset(group, "orders", queue_id, offset)
+
+
+def unfinished(rig: Rig) -> list[int]:
+    request = admin.DescribeTopicRequest(name="orders")
+    described = cast(admin.DescribeTopicResponse, rig.service.describe_topic(CALL, request))
+    return [queue.unfinished for queue in described.queues]
+
+
+def test_fewer_queues_that_would_hide_messages_are_refused_with_their_number(rig: Rig) -> None:
+    rig.topic("orders")
+    rig.fill("orders", 7)  # four in queue 0, three in queue 1
+    with pytest.raises(WouldHide, match=r"hide 3 messages in queue 1 of orders: no group reads it"):
+        shrunk(rig, read_queues=1, write_queues=1)
+    topic = rig.topics.get("orders")
+    assert topic is not None and (topic.read_queues, topic.write_queues) == (2, 2)
+    assert shrunk(rig, write_queues=1).write_queues == 1  # the first of two steps hides nothing
+    read_by(rig, "quick", 1, 3)
+    read_by(rig, "slow", 1, 1)
+    assert unfinished(rig) == [4, 2]
+    with pytest.raises(WouldHide, match=r"2 messages in queue 1 .* not all .* \(quick, slow\)"):
+        shrunk(rig, read_queues=1)
+    read_by(rig, "slow", 1, 3)
+    assert shrunk(rig, read_queues=1).read_queues == 1
+    assert rig.unread.told() == ""
+
+
+def test_what_is_told_to_hide_messages_hides_them_and_says_where_they_are(rig: Rig) -> None:
+    rig.topic("orders")
+    rig.fill("orders", 7)
+    assert rig.unread.told() == ""
+    assert shrunk(rig, read_queues=1, write_queues=1, hide_messages=True).read_queues == 1
+    assert "3 of orders in queue 1; `whimbrel topic update" in rig.unread.told()
+    assert unfinished(rig) == [4, 3]
+    assert shrunk(rig, read_queues=2).read_queues == 2
+    assert rig.unread.told() == ""
+
+
+def test_a_topic_that_is_read_no_more_hides_all_of_it(rig: Rig) -> None:
+    rig.topic("orders")
+    rig.fill("orders", 7)
+    with pytest.raises(WouldHide, match=r"hide 7 messages in queues 0, 1"):
+        shrunk(rig, permission=WRITE)
+    assert shrunk(rig, permission=WRITE, hide_messages=True).permission == WRITE
+    assert "7 of orders in queues 0, 1" in rig.unread.told()
+
+
+def test_more_queues_to_write_than_to_read_are_refused(rig: Rig) -> None:
+    rig.topic("orders")
+    with pytest.raises(BadRequest, match=r"sent to queue 2 of orders would be given to nobody: .* 3 .* 2 "):
+        shrunk(rig, write_queues=3)
+    assert shrunk(rig, write_queues=3, hide_messages=True).write_queues == 3
+    assert shrunk(rig, answer="written").write_queues == 3  # as it was before
+
+
+def test_the_broker_puts_nothing_into_queues_that_nobody_reads_or_writes() -> None:
+    for read, write, onward in ((4, 2, 2), (2, 4, 2), (4, 4, 4), (4, 0, 4), (0, 0, 1)):
+        assert TopicConfig(name="t", read_queues=read, write_queues=write).onward_queues == onward
+
+
+def test_a_drained_topic_says_so(rig: Rig) -> None:
+    rig.topic("orders")
+    rig.drain(drain=True)
+    request = admin.DescribeTopicRequest(name="orders")
+    described = cast(admin.DescribeTopicResponse, rig.service.describe_topic(CALL, request))
+    assert described.topic.drained and described.topic.permission == READ

@@ -77,7 +77,7 @@ class Rig:
             (place,) = self.store.append([draft])
             message = messages_of(self.store, topic, queue_id)[-1]
             assert message.physical_offset == place.physical_offset
-            target = dead_letter(GroupConfig(name=group), message, 17)
+            target = dead_letter(GroupConfig(name=group), message, 17, attempts=16)
             self.internal.hand_on(message, target, lambda error: None)
             self.log.confirm()
 
@@ -177,7 +177,7 @@ def test_a_message_that_was_put_back_can_die_and_be_put_back_again(rig: Rig) -> 
     rig.replay(0)
     rig.log.confirm()
     [back] = rig.back()
-    rig.internal.hand_on(back, dead_letter(GroupConfig(name="g"), back, 17), lambda error: None)
+    rig.internal.hand_on(back, dead_letter(GroupConfig(name="g"), back, 17, attempts=16), lambda error: None)
     rig.log.confirm()
     assert rig.left() == [1]
     rig.replay(1)

@@ -23,7 +23,7 @@ from whimbrel.errors import (
     StoreFull,
     WhimbrelError,
 )
-from whimbrel.model.dead_letter import cause_of, origin_of
+from whimbrel.model.dead_letter import attempts_of, cause_of, origin_of
 from whimbrel.model.retry import Customized
 from whimbrel.model.topic import GroupConfig
 from whimbrel.store.codec import RecordDraft, StoredMessage, decode_record, encode_record, format_properties
@@ -71,7 +71,7 @@ class Letters:
 
     def forward(self, handle: str, group: str = "g", topic: str = "t") -> None:
         def give_up(message: StoredMessage, deliveries: int) -> HandOn:
-            return dead_letter(self.groups.get(group) or self.group, message, deliveries)
+            return dead_letter(self.groups.get(group) or self.group, message, deliveries, attempts=deliveries)
 
         self.rig.consumption.hand_ons.forward(group, topic, handle, give_up, self.results.append)
 
@@ -97,7 +97,7 @@ def record(*pairs: tuple[str, str], topic: str = "t", reconsume_times: int = 0) 
 def test_a_dead_letter_says_where_it_comes_from() -> None:
     """Checklist 56 and 57: after three deliveries the fourth attempt is the number of its redeliveries."""
     message = record(("UNIQ_KEY", "id-1"), ("DELAY", "3"), ("k", "v"))
-    letter = dead_letter(GroupConfig(name="g"), message, 4)
+    letter = dead_letter(GroupConfig(name="g"), message, 4, attempts=3)
     assert letter.topic == "%DLQ%g"
     assert letter.reconsume_times == 4
     assert dict(letter.added) == {
@@ -105,18 +105,45 @@ def test_a_dead_letter_says_where_it_comes_from() -> None:
         "DLQ_ORIGIN_TOPIC": "t",
         "DLQ_ORIGIN_MESSAGE_ID": "id-1",
         "ORIGIN_MESSAGE_ID": PLACE,
+        "DEAD_AFTER_ATTEMPTS": "3",
     }
     assert len(PLACE) == 32
-    assert letter.removed == {"DELAY", "HANDED_ON_FROM"}
+    assert letter.removed == {"DELAY", "HANDED_ON_FROM", "DEAD_AFTER_ATTEMPTS"}
     assert cause_of(dict(letter.added)) == PLACE
 
 
 def test_groups_in_order_are_redelivered_the_same_record() -> None:
-    assert dead_letter(GroupConfig(name="g", fifo=True), record(), 4).reconsume_times == 1
+    letter = dead_letter(GroupConfig(name="g", fifo=True), record(), 4, attempts=3)
+    assert letter.reconsume_times == 1
+    assert attempts_of(dict(letter.added), 1, 3) == 3
+
+
+@pytest.mark.parametrize(
+    ("told", "times", "most", "attempts"),
+    [
+        ("3", 4, 3, 3),
+        ("", 3, 2, 2),  # of an earlier version, after a timeout
+        ("", 2, 16, 2),
+        ("", 2, None, 2),
+        ("", -1, None, 0),
+        ("three", 2, None, 2),
+        ("9" * 40, 2, None, 2),
+    ],
+)
+def test_attempts_are_the_deliveries_before_it_was_given_up(
+    told: str, times: int, most: int | None, attempts: int
+) -> None:
+    assert attempts_of({"DEAD_AFTER_ATTEMPTS": told}, times, most) == attempts
+
+
+def test_deliveries_of_redelivered_records_count_as_well() -> None:
+    message = record(topic="%RETRY%g", reconsume_times=2)
+    added = dict(dead_letter(GroupConfig(name="g"), message, 2, attempts=1).added)
+    assert added["DEAD_AFTER_ATTEMPTS"] == "3"
 
 
 def test_a_message_without_an_id_keeps_the_one_under_which_it_was_delivered() -> None:
-    added = dict(dead_letter(GroupConfig(name="g"), record(), 2).added)
+    added = dict(dead_letter(GroupConfig(name="g"), record(), 2, attempts=1).added)
     assert added["UNIQ_KEY"] == added["DLQ_ORIGIN_MESSAGE_ID"] == PLACE
 
 
@@ -126,8 +153,10 @@ def test_a_dead_letter_that_fails_again_keeps_its_origin_and_names_its_own_cause
         "DLQ_ORIGIN_MESSAGE_ID": "id-1", "ORIGIN_MESSAGE_ID": "0" * 32,
         "HANDED_ON_FROM": "1" * 32,
     }  # fmt: skip
-    letter = dead_letter(GroupConfig(name="h"), record(*first.items(), topic="%DLQ%g", reconsume_times=4), 3)
-    assert letter.added == (("HANDED_ON_FROM", PLACE),)
+    letter = dead_letter(
+        GroupConfig(name="h"), record(*first.items(), topic="%DLQ%g", reconsume_times=4), 3, attempts=2
+    )
+    assert letter.added == (("HANDED_ON_FROM", PLACE), ("DEAD_AFTER_ATTEMPTS", "2"))
     assert cause_of({**first, **dict(letter.added)}) == PLACE
     assert letter.reconsume_times == 7
 
@@ -141,7 +170,7 @@ def test_what_a_client_says_of_an_origin_counts_for_nothing() -> None:
         "HANDED_ON_FROM",
     )
     message = record(("UNIQ_KEY", "id-1"), *((name, "another") for name in marks))
-    letter = dead_letter(GroupConfig(name="g"), message, 4)
+    letter = dead_letter(GroupConfig(name="g"), message, 4, attempts=3)
     said = {name: value for name, value in message.properties.items() if name not in letter.removed}
     said |= dict(letter.added)
     assert origin_of(said, "g") == "t" and cause_of(said) == PLACE
@@ -152,7 +181,10 @@ def test_what_a_client_says_of_an_origin_counts_for_nothing() -> None:
 def test_no_text_of_a_client_makes_what_a_dead_letter_adds_long(name: str) -> None:
     message = record((name, "x" * 30_000), topic="%RETRY%g")
     assert (
-        sum(len(key) + len(value) for key, value in dead_letter(GroupConfig(name="g"), message, 1).added)
+        sum(
+            len(key) + len(value)
+            for key, value in dead_letter(GroupConfig(name="g"), message, 1, attempts=1).added
+        )
         < 300
     )
 

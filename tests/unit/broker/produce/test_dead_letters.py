@@ -53,7 +53,7 @@ class Rig:
         return decode_record(self.store.read(place.physical_offset, place.size))
 
     def hand_on(self, message: StoredMessage, since: int = 0) -> None:
-        self.letters.hand_on(message, dead_letter(GROUP, message, 2), since, self.done.append)
+        self.letters.hand_on(message, dead_letter(GROUP, message, 2, attempts=1), since, self.done.append)
 
     def copies(self) -> list[StoredMessage]:
         return messages_of(self.store, "%DLQ%g")
@@ -168,7 +168,7 @@ def test_the_longest_name_of_a_group_with_dead_letters_makes_a_topic(rig: Rig) -
     message = rig.put()
     group = GroupConfig(name="g" * (TOPIC_CHARS_MAX - len("%DLQ%")))
     assert dead_letter_rule(group) is not None
-    rig.letters.hand_on(message, dead_letter(group, message, 2), 0, rig.done.append)
+    rig.letters.hand_on(message, dead_letter(group, message, 2, attempts=1), 0, rig.done.append)
     rig.log.confirm()
     assert rig.done == [None]
 

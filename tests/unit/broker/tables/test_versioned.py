@@ -8,12 +8,13 @@ from typing import Any
 import pytest
 
 from support.store.goldens import golden
-from whimbrel.broker.tables.groups import BUILT_IN_GROUPS, GroupTable
+from whimbrel.broker.tables.groups import GroupTable
 from whimbrel.broker.tables.offset_files import DelayOffsets, OffsetFile
 from whimbrel.broker.tables.topics import TopicTable
 from whimbrel.broker.tables.versioned import CHANGED_NAMES_MAX
 from whimbrel.errors import AlreadyExists, RemoteProtocolError, StoreError, StoreFull
 from whimbrel.machine import Files
+from whimbrel.model.names import BUILT_IN_GROUPS
 from whimbrel.model.topic import GroupConfig, MessageType, TopicConfig
 from whimbrel.store import jsonconfig
 

@@ -37,7 +37,7 @@ ORDERED_BY_QUEUE: OrderedBy
 ORDERED_BY_MESSAGE_GROUP: OrderedBy
 
 class Topic(_message.Message):
-    __slots__ = ("name", "read_queues", "write_queues", "permission", "message_type", "system", "answer")
+    __slots__ = ("name", "read_queues", "write_queues", "permission", "message_type", "system", "answer", "drained")
     NAME_FIELD_NUMBER: _ClassVar[int]
     READ_QUEUES_FIELD_NUMBER: _ClassVar[int]
     WRITE_QUEUES_FIELD_NUMBER: _ClassVar[int]
@@ -45,6 +45,7 @@ class Topic(_message.Message):
     MESSAGE_TYPE_FIELD_NUMBER: _ClassVar[int]
     SYSTEM_FIELD_NUMBER: _ClassVar[int]
     ANSWER_FIELD_NUMBER: _ClassVar[int]
+    DRAINED_FIELD_NUMBER: _ClassVar[int]
     name: str
     read_queues: int
     write_queues: int
@@ -52,7 +53,8 @@ class Topic(_message.Message):
     message_type: MessageType
     system: bool
     answer: str
-    def __init__(self, name: _Optional[str] = ..., read_queues: _Optional[int] = ..., write_queues: _Optional[int] = ..., permission: _Optional[int] = ..., message_type: _Optional[_Union[MessageType, str]] = ..., system: _Optional[bool] = ..., answer: _Optional[str] = ...) -> None: ...
+    drained: bool
+    def __init__(self, name: _Optional[str] = ..., read_queues: _Optional[int] = ..., write_queues: _Optional[int] = ..., permission: _Optional[int] = ..., message_type: _Optional[_Union[MessageType, str]] = ..., system: _Optional[bool] = ..., answer: _Optional[str] = ..., drained: _Optional[bool] = ...) -> None: ...
 
 class CustomizedRetries(_message.Message):
     __slots__ = ("waits_ms",)
@@ -97,16 +99,18 @@ class Group(_message.Message):
     def __init__(self, name: _Optional[str] = ..., fifo: _Optional[bool] = ..., max_attempts: _Optional[int] = ..., consume_enabled: _Optional[bool] = ..., ordered_by: _Optional[_Union[OrderedBy, str]] = ..., retry_policy: _Optional[_Union[RetryPolicy, _Mapping]] = ..., priority_percent: _Optional[int] = ...) -> None: ...
 
 class QueueState(_message.Message):
-    __slots__ = ("queue_id", "min_offset", "max_offset", "last_stored_at")
+    __slots__ = ("queue_id", "min_offset", "max_offset", "last_stored_at", "unfinished")
     QUEUE_ID_FIELD_NUMBER: _ClassVar[int]
     MIN_OFFSET_FIELD_NUMBER: _ClassVar[int]
     MAX_OFFSET_FIELD_NUMBER: _ClassVar[int]
     LAST_STORED_AT_FIELD_NUMBER: _ClassVar[int]
+    UNFINISHED_FIELD_NUMBER: _ClassVar[int]
     queue_id: int
     min_offset: int
     max_offset: int
     last_stored_at: _timestamp_pb2.Timestamp
-    def __init__(self, queue_id: _Optional[int] = ..., min_offset: _Optional[int] = ..., max_offset: _Optional[int] = ..., last_stored_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
+    unfinished: int
+    def __init__(self, queue_id: _Optional[int] = ..., min_offset: _Optional[int] = ..., max_offset: _Optional[int] = ..., last_stored_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., unfinished: _Optional[int] = ...) -> None: ...
 
 class GroupProgress(_message.Message):
     __slots__ = ("topic", "queue_id", "committed_offset", "next_offset", "max_offset", "in_flight", "lag")
@@ -151,20 +155,22 @@ class CreateTopicResponse(_message.Message):
     def __init__(self, topic: _Optional[_Union[Topic, _Mapping]] = ...) -> None: ...
 
 class UpdateTopicRequest(_message.Message):
-    __slots__ = ("name", "read_queues", "write_queues", "permission", "message_type", "answer")
+    __slots__ = ("name", "read_queues", "write_queues", "permission", "message_type", "answer", "hide_messages")
     NAME_FIELD_NUMBER: _ClassVar[int]
     READ_QUEUES_FIELD_NUMBER: _ClassVar[int]
     WRITE_QUEUES_FIELD_NUMBER: _ClassVar[int]
     PERMISSION_FIELD_NUMBER: _ClassVar[int]
     MESSAGE_TYPE_FIELD_NUMBER: _ClassVar[int]
     ANSWER_FIELD_NUMBER: _ClassVar[int]
+    HIDE_MESSAGES_FIELD_NUMBER: _ClassVar[int]
     name: str
     read_queues: int
     write_queues: int
     permission: int
     message_type: MessageType
     answer: str
-    def __init__(self, name: _Optional[str] = ..., read_queues: _Optional[int] = ..., write_queues: _Optional[int] = ..., permission: _Optional[int] = ..., message_type: _Optional[_Union[MessageType, str]] = ..., answer: _Optional[str] = ...) -> None: ...
+    hide_messages: bool
+    def __init__(self, name: _Optional[str] = ..., read_queues: _Optional[int] = ..., write_queues: _Optional[int] = ..., permission: _Optional[int] = ..., message_type: _Optional[_Union[MessageType, str]] = ..., answer: _Optional[str] = ..., hide_messages: _Optional[bool] = ...) -> None: ...
 
 class UpdateTopicResponse(_message.Message):
     __slots__ = ("topic",)
@@ -375,7 +381,7 @@ class SlaveConnection(_message.Message):
     def __init__(self, peer: _Optional[str] = ..., acknowledged_offset: _Optional[int] = ..., sent_offset: _Optional[int] = ..., sent_bytes: _Optional[int] = ..., connected_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., lag_bytes: _Optional[int] = ..., broker_id: _Optional[int] = ..., uncounted: _Optional[bool] = ...) -> None: ...
 
 class DescribeReplicationResponse(_message.Message):
-    __slots__ = ("broker_name", "broker_id", "role", "log_begin", "log_end", "flushed_offset", "confirmed_offset", "dispatched_offset", "replicator_alive", "ha_address", "slaves", "connected", "writable", "advice", "replication", "flush", "expected_slaves", "lane", "election", "notes", "known_ends")
+    __slots__ = ("broker_name", "broker_id", "role", "log_begin", "log_end", "flushed_offset", "confirmed_offset", "dispatched_offset", "replicator_alive", "ha_address", "slaves", "connected", "writable", "advice", "replication", "flush", "expected_slaves", "lane", "election", "notes", "known_ends", "drained")
     class KnownEndsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -404,6 +410,7 @@ class DescribeReplicationResponse(_message.Message):
     ELECTION_FIELD_NUMBER: _ClassVar[int]
     NOTES_FIELD_NUMBER: _ClassVar[int]
     KNOWN_ENDS_FIELD_NUMBER: _ClassVar[int]
+    DRAINED_FIELD_NUMBER: _ClassVar[int]
     broker_name: str
     broker_id: int
     role: str
@@ -425,7 +432,8 @@ class DescribeReplicationResponse(_message.Message):
     election: ElectionState
     notes: _containers.RepeatedScalarFieldContainer[str]
     known_ends: _containers.ScalarMap[int, int]
-    def __init__(self, broker_name: _Optional[str] = ..., broker_id: _Optional[int] = ..., role: _Optional[str] = ..., log_begin: _Optional[int] = ..., log_end: _Optional[int] = ..., flushed_offset: _Optional[int] = ..., confirmed_offset: _Optional[int] = ..., dispatched_offset: _Optional[int] = ..., replicator_alive: _Optional[bool] = ..., ha_address: _Optional[str] = ..., slaves: _Optional[_Iterable[_Union[SlaveConnection, _Mapping]]] = ..., connected: _Optional[bool] = ..., writable: _Optional[bool] = ..., advice: _Optional[str] = ..., replication: _Optional[str] = ..., flush: _Optional[str] = ..., expected_slaves: _Optional[int] = ..., lane: _Optional[str] = ..., election: _Optional[_Union[ElectionState, _Mapping]] = ..., notes: _Optional[_Iterable[str]] = ..., known_ends: _Optional[_Mapping[int, int]] = ...) -> None: ...
+    drained: bool
+    def __init__(self, broker_name: _Optional[str] = ..., broker_id: _Optional[int] = ..., role: _Optional[str] = ..., log_begin: _Optional[int] = ..., log_end: _Optional[int] = ..., flushed_offset: _Optional[int] = ..., confirmed_offset: _Optional[int] = ..., dispatched_offset: _Optional[int] = ..., replicator_alive: _Optional[bool] = ..., ha_address: _Optional[str] = ..., slaves: _Optional[_Iterable[_Union[SlaveConnection, _Mapping]]] = ..., connected: _Optional[bool] = ..., writable: _Optional[bool] = ..., advice: _Optional[str] = ..., replication: _Optional[str] = ..., flush: _Optional[str] = ..., expected_slaves: _Optional[int] = ..., lane: _Optional[str] = ..., election: _Optional[_Union[ElectionState, _Mapping]] = ..., notes: _Optional[_Iterable[str]] = ..., known_ends: _Optional[_Mapping[int, int]] = ..., drained: _Optional[bool] = ...) -> None: ...
 
 class ElectionState(_message.Message):
     __slots__ = ("member", "state", "why", "may_lead", "promised", "record", "coordinator_trouble")

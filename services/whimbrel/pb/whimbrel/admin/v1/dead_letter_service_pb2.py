@@ -25,33 +25,33 @@ _sym_db = _symbol_database.Default()
 from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as apache_dot_rocketmq_dot_v2_dot_definition__pb2
 
 
-DESCRIPTOR = _POOL.AddSerializedFile(b'\n+whimbrel/admin/v1/dead_letter_service.proto\x12\x11whimbrel.admin.v1\x1a#apache/rocketmq/v2/definition.proto\"3\n\x0f\x44\x65\x61\x64LetterPlace\x12\x10\n\x08queue_id\x18\x01 \x01(\x05\x12\x0e\n\x06offset\x18\x02 \x01(\x03\"P\n\nDeadLetter\x12,\n\x07message\x18\x01 \x01(\x0b\x32\x1b.apache.rocketmq.v2.Message\x12\x14\n\x0corigin_topic\x18\x02 \x01(\t\"}\n\x16ListDeadLettersRequest\x12\r\n\x05group\x18\x01 \x01(\t\x12\x30\n\x04\x66rom\x18\x02 \x01(\x0b\x32\".whimbrel.admin.v1.DeadLetterPlace\x12\r\n\x05\x63ount\x18\x03 \x01(\x05\x12\x13\n\x0bwith_bodies\x18\x04 \x01(\x08\"{\n\x17ListDeadLettersResponse\x12.\n\x07letters\x18\x01 \x03(\x0b\x32\x1d.whimbrel.admin.v1.DeadLetter\x12\x30\n\x04next\x18\x02 \x01(\x0b\x32\".whimbrel.admin.v1.DeadLetterPlace\"\x97\x01\n\x11\x44\x65\x61\x64LetterOutcome\x12\x31\n\x05place\x18\x01 \x01(\x0b\x32\".whimbrel.admin.v1.DeadLetterPlace\x12\x33\n\x06result\x18\x02 \x01(\x0e\x32#.whimbrel.admin.v1.DeadLetterResult\x12\r\n\x05topic\x18\x03 \x01(\t\x12\x0b\n\x03why\x18\x04 \x01(\t\"]\n\x18ReplayDeadLettersRequest\x12\r\n\x05group\x18\x01 \x01(\t\x12\x32\n\x06places\x18\x02 \x03(\x0b\x32\".whimbrel.admin.v1.DeadLetterPlace\"S\n\x19ReplayDeadLettersResponse\x12\x36\n\x08outcomes\x18\x01 \x03(\x0b\x32$.whimbrel.admin.v1.DeadLetterOutcome\"[\n\x16\x44ropDeadLettersRequest\x12\r\n\x05group\x18\x01 \x01(\t\x12\x32\n\x06places\x18\x02 \x03(\x0b\x32\".whimbrel.admin.v1.DeadLetterPlace\"Q\n\x17\x44ropDeadLettersResponse\x12\x36\n\x08outcomes\x18\x01 \x03(\x0b\x32$.whimbrel.admin.v1.DeadLetterOutcome*\xaf\x01\n\x10\x44\x65\x61\x64LetterResult\x12\"\n\x1e\x44\x45\x41\x44_LETTER_RESULT_UNSPECIFIED\x10\x00\x12\x1b\n\x17\x44\x45\x41\x44_LETTER_RESULT_DONE\x10\x01\x12\x1d\n\x19\x44\x45\x41\x44_LETTER_RESULT_BEFORE\x10\x02\x12\x1b\n\x17\x44\x45\x41\x44_LETTER_RESULT_GONE\x10\x03\x12\x1e\n\x1a\x44\x45\x41\x44_LETTER_RESULT_REFUSED\x10\x04\x32\xd7\x02\n\x11\x44\x65\x61\x64LetterService\x12h\n\x0fListDeadLetters\x12).whimbrel.admin.v1.ListDeadLettersRequest\x1a*.whimbrel.admin.v1.ListDeadLettersResponse\x12n\n\x11ReplayDeadLetters\x12+.whimbrel.admin.v1.ReplayDeadLettersRequest\x1a,.whimbrel.admin.v1.ReplayDeadLettersResponse\x12h\n\x0f\x44ropDeadLetters\x12).whimbrel.admin.v1.DropDeadLettersRequest\x1a*.whimbrel.admin.v1.DropDeadLettersResponseb\x06proto3')
+DESCRIPTOR = _POOL.AddSerializedFile(b'\n+whimbrel/admin/v1/dead_letter_service.proto\x12\x11whimbrel.admin.v1\x1a#apache/rocketmq/v2/definition.proto\"3\n\x0f\x44\x65\x61\x64LetterPlace\x12\x10\n\x08queue_id\x18\x01 \x01(\x05\x12\x0e\n\x06offset\x18\x02 \x01(\x03\"b\n\nDeadLetter\x12,\n\x07message\x18\x01 \x01(\x0b\x32\x1b.apache.rocketmq.v2.Message\x12\x14\n\x0corigin_topic\x18\x02 \x01(\t\x12\x10\n\x08\x61ttempts\x18\x03 \x01(\x05\"}\n\x16ListDeadLettersRequest\x12\r\n\x05group\x18\x01 \x01(\t\x12\x30\n\x04\x66rom\x18\x02 \x01(\x0b\x32\".whimbrel.admin.v1.DeadLetterPlace\x12\r\n\x05\x63ount\x18\x03 \x01(\x05\x12\x13\n\x0bwith_bodies\x18\x04 \x01(\x08\"{\n\x17ListDeadLettersResponse\x12.\n\x07letters\x18\x01 \x03(\x0b\x32\x1d.whimbrel.admin.v1.DeadLetter\x12\x30\n\x04next\x18\x02 \x01(\x0b\x32\".whimbrel.admin.v1.DeadLetterPlace\"\x97\x01\n\x11\x44\x65\x61\x64LetterOutcome\x12\x31\n\x05place\x18\x01 \x01(\x0b\x32\".whimbrel.admin.v1.DeadLetterPlace\x12\x33\n\x06result\x18\x02 \x01(\x0e\x32#.whimbrel.admin.v1.DeadLetterResult\x12\r\n\x05topic\x18\x03 \x01(\t\x12\x0b\n\x03why\x18\x04 \x01(\t\"]\n\x18ReplayDeadLettersRequest\x12\r\n\x05group\x18\x01 \x01(\t\x12\x32\n\x06places\x18\x02 \x03(\x0b\x32\".whimbrel.admin.v1.DeadLetterPlace\"S\n\x19ReplayDeadLettersResponse\x12\x36\n\x08outcomes\x18\x01 \x03(\x0b\x32$.whimbrel.admin.v1.DeadLetterOutcome\"[\n\x16\x44ropDeadLettersRequest\x12\r\n\x05group\x18\x01 \x01(\t\x12\x32\n\x06places\x18\x02 \x03(\x0b\x32\".whimbrel.admin.v1.DeadLetterPlace\"Q\n\x17\x44ropDeadLettersResponse\x12\x36\n\x08outcomes\x18\x01 \x03(\x0b\x32$.whimbrel.admin.v1.DeadLetterOutcome*\xaf\x01\n\x10\x44\x65\x61\x64LetterResult\x12\"\n\x1e\x44\x45\x41\x44_LETTER_RESULT_UNSPECIFIED\x10\x00\x12\x1b\n\x17\x44\x45\x41\x44_LETTER_RESULT_DONE\x10\x01\x12\x1d\n\x19\x44\x45\x41\x44_LETTER_RESULT_BEFORE\x10\x02\x12\x1b\n\x17\x44\x45\x41\x44_LETTER_RESULT_GONE\x10\x03\x12\x1e\n\x1a\x44\x45\x41\x44_LETTER_RESULT_REFUSED\x10\x04\x32\xd7\x02\n\x11\x44\x65\x61\x64LetterService\x12h\n\x0fListDeadLetters\x12).whimbrel.admin.v1.ListDeadLettersRequest\x1a*.whimbrel.admin.v1.ListDeadLettersResponse\x12n\n\x11ReplayDeadLetters\x12+.whimbrel.admin.v1.ReplayDeadLettersRequest\x1a,.whimbrel.admin.v1.ReplayDeadLettersResponse\x12h\n\x0f\x44ropDeadLetters\x12).whimbrel.admin.v1.DropDeadLettersRequest\x1a*.whimbrel.admin.v1.DropDeadLettersResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'whimbrel.admin.v1.dead_letter_service_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_DEADLETTERRESULT']._serialized_start=1001
-  _globals['_DEADLETTERRESULT']._serialized_end=1176
+  _globals['_DEADLETTERRESULT']._serialized_start=1019
+  _globals['_DEADLETTERRESULT']._serialized_end=1194
   _globals['_DEADLETTERPLACE']._serialized_start=103
   _globals['_DEADLETTERPLACE']._serialized_end=154
   _globals['_DEADLETTER']._serialized_start=156
-  _globals['_DEADLETTER']._serialized_end=236
-  _globals['_LISTDEADLETTERSREQUEST']._serialized_start=238
-  _globals['_LISTDEADLETTERSREQUEST']._serialized_end=363
-  _globals['_LISTDEADLETTERSRESPONSE']._serialized_start=365
-  _globals['_LISTDEADLETTERSRESPONSE']._serialized_end=488
-  _globals['_DEADLETTEROUTCOME']._serialized_start=491
-  _globals['_DEADLETTEROUTCOME']._serialized_end=642
-  _globals['_REPLAYDEADLETTERSREQUEST']._serialized_start=644
-  _globals['_REPLAYDEADLETTERSREQUEST']._serialized_end=737
-  _globals['_REPLAYDEADLETTERSRESPONSE']._serialized_start=739
-  _globals['_REPLAYDEADLETTERSRESPONSE']._serialized_end=822
-  _globals['_DROPDEADLETTERSREQUEST']._serialized_start=824
-  _globals['_DROPDEADLETTERSREQUEST']._serialized_end=915
-  _globals['_DROPDEADLETTERSRESPONSE']._serialized_start=917
-  _globals['_DROPDEADLETTERSRESPONSE']._serialized_end=998
-  _globals['_DEADLETTERSERVICE']._serialized_start=1179
-  _globals['_DEADLETTERSERVICE']._serialized_end=1522
+  _globals['_DEADLETTER']._serialized_end=254
+  _globals['_LISTDEADLETTERSREQUEST']._serialized_start=256
+  _globals['_LISTDEADLETTERSREQUEST']._serialized_end=381
+  _globals['_LISTDEADLETTERSRESPONSE']._serialized_start=383
+  _globals['_LISTDEADLETTERSRESPONSE']._serialized_end=506
+  _globals['_DEADLETTEROUTCOME']._serialized_start=509
+  _globals['_DEADLETTEROUTCOME']._serialized_end=660
+  _globals['_REPLAYDEADLETTERSREQUEST']._serialized_start=662
+  _globals['_REPLAYDEADLETTERSREQUEST']._serialized_end=755
+  _globals['_REPLAYDEADLETTERSRESPONSE']._serialized_start=757
+  _globals['_REPLAYDEADLETTERSRESPONSE']._serialized_end=840
+  _globals['_DROPDEADLETTERSREQUEST']._serialized_start=842
+  _globals['_DROPDEADLETTERSREQUEST']._serialized_end=933
+  _globals['_DROPDEADLETTERSRESPONSE']._serialized_start=935
+  _globals['_DROPDEADLETTERSRESPONSE']._serialized_end=1016
+  _globals['_DEADLETTERSERVICE']._serialized_start=1197
+  _globals['_DEADLETTERSERVICE']._serialized_end=1540
 # @@protoc_insertion_point(module_scope)

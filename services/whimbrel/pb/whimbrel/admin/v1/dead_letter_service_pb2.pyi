@@ -30,12 +30,14 @@ class DeadLetterPlace(_message.Message):
     def __init__(self, queue_id: _Optional[int] = ..., offset: _Optional[int] = ...) -> None: ...
 
 class DeadLetter(_message.Message):
-    __slots__ = ("message", "origin_topic")
+    __slots__ = ("message", "origin_topic", "attempts")
     MESSAGE_FIELD_NUMBER: _ClassVar[int]
     ORIGIN_TOPIC_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPTS_FIELD_NUMBER: _ClassVar[int]
     message: _definition_pb2.Message
     origin_topic: str
-    def __init__(self, message: _Optional[_Union[_definition_pb2.Message, _Mapping]] = ..., origin_topic: _Optional[str] = ...) -> None: ...
+    attempts: int
+    def __init__(self, message: _Optional[_Union[_definition_pb2.Message, _Mapping]] = ..., origin_topic: _Optional[str] = ..., attempts: _Optional[int] = ...) -> None: ...
 
 class ListDeadLettersRequest(_message.Message):
     __slots__ = ("group", "count", "with_bodies")

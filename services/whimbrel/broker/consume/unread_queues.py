@@ -1,0 +1,119 @@
+"""Messages that lie in queues which nobody reads: of a topic that has fewer readable queues than it had.
+
+RocketMQ's way to fewer queues is two steps: fewer writable ones, and once their messages are read, fewer
+readable ones. Who does both at once hides what is in between: it is stored, counts as lag, and nobody is
+given it. Our own calls refuse that unless they are told to (`AdminService.update_topic`); `mqadmin
+updateTopic` does it, as with RocketMQ, and then it is told.
+"""
+
+from collections.abc import Sequence
+
+from whimbrel.broker.consume.positions import Positions
+from whimbrel.broker.tables.topics import TopicTable
+from whimbrel.errors import BadRequest, WouldHide
+from whimbrel.model.names import BUILT_IN_GROUPS, GROUP_TOPIC_PREFIXES
+from whimbrel.model.topic import READ, TopicConfig
+from whimbrel.store.store import MessageStore
+
+__all__ = ["UnreadQueues", "queues_text"]
+
+TOLD_MAX = 8  # queues, groups and topics in a sentence
+
+
+class UnreadQueues:
+    """Looks for such messages. On the loop's thread."""
+
+    def __init__(self, topics: TopicTable, positions: Positions, store: MessageStore) -> None:
+        """Take the topics, the positions of groups, and the queues."""
+        self.topics, self.positions, self.store = topics, positions, store
+
+    def readers(self, topic: str) -> list[str]:
+        """Return the groups that have read a topic, by name."""
+        committed = self.positions.committed_offsets()
+        return sorted(group for name, group in committed if name == topic and group not in BUILT_IN_GROUPS)
+
+    def unfinished(self, topic: str, queue_id: int, readers: Sequence[str]) -> int:
+        """Return how many messages of a queue some reader has not finished; all where there is none."""
+        low, high = self.store.queue_range(topic, queue_id)
+        if not readers or low == high:
+            return high - low
+        return min(max(self.positions.unfinished(group, topic, queue_id) for group in readers), high - low)
+
+    def beyond(self, topic: str, count: int, readers: Sequence[str]) -> dict[int, int]:
+        """Return how much is unfinished in the queues beyond so many, by id."""
+        found = {
+            queue_id: self.unfinished(topic, queue_id, readers)
+            for queue_id in self.store.queue_ids(topic, 0)
+            if queue_id >= count
+        }
+        return {queue_id: messages for queue_id, messages in found.items() if messages}
+
+    def check(self, before: TopicConfig, after: TopicConfig) -> None:
+        """Check a change of a topic.
+
+        Raises:
+            WouldHide: it would hide messages.
+            BadRequest: it would hide those that are sent next.
+        """
+        if before.read_queues >= before.write_queues and after.write_queues > after.read_queues:
+            beyond = queues_text(range(after.read_queues, after.write_queues))
+            raise BadRequest(
+                f"messages that are sent to {beyond} of {after.name} would be given to nobody: it would have"
+                f" {after.write_queues} queues to write and {after.read_queues} to read"
+            )
+        first, end = readable_queues(after), readable_queues(before)
+        if first >= end:
+            return
+        readers = self.readers(after.name)
+        held = {
+            queue_id: messages
+            for queue_id, messages in self.beyond(after.name, first, readers).items()
+            if queue_id < end
+        }
+        if held:
+            raise WouldHide(
+                f"this would hide {sum(held.values()):,} messages in {queues_text(held)} of {after.name}:"
+                f" {who(readers)}"
+            )
+
+    def told(self) -> str:
+        """Return which topics have such messages, and how many, in a sentence; empty for none."""
+        topics = []
+        for topic, by_id in self.store.queues.by_topic.items():
+            config = self.topics.get(topic)
+            if config is None or self.topics.is_system(topic) or topic.startswith(GROUP_TOPIC_PREFIXES):
+                continue
+            count = readable_queues(config)
+            if max(by_id, default=-1) >= count and (held := self.beyond(topic, count, self.readers(topic))):
+                topics.append((topic, held))
+        if not topics:
+            return ""
+        parts = [
+            f"{sum(held.values()):,} of {topic} in {queues_text(held)}" for topic, held in topics[:TOLD_MAX]
+        ]
+        more = f" and of {len(topics) - TOLD_MAX} other topics" if len(topics) > TOLD_MAX else ""
+        return (
+            f"messages lie in queues that nobody reads: {', '.join(parts)}{more};"
+            " `whimbrel topic update NAME --read-queues N` has them read"
+        )
+
+
+def readable_queues(topic: TopicConfig) -> int:
+    """Return how many queues of a topic may be read."""
+    return topic.read_queues if topic.permission & READ else 0
+
+
+def queues_text(queue_ids: Sequence[int] | dict[int, int] | range) -> str:
+    """Return `queue 3`, `queues 2, 3`, or how many more there are."""
+    ids = sorted(queue_ids)
+    shown = ", ".join(map(str, ids[:TOLD_MAX]))
+    more = f" and {len(ids) - TOLD_MAX} more" if len(ids) > TOLD_MAX else ""
+    return f"queue{'' if len(ids) == 1 else 's'} {shown}{more}"
+
+
+def who(readers: Sequence[str]) -> str:
+    if not readers:
+        return "no group reads it"
+    names = ", ".join(readers[:TOLD_MAX])
+    more = f" and {len(readers) - TOLD_MAX} more" if len(readers) > TOLD_MAX else ""
+    return f"not all of the groups that read it have finished them ({names}{more})"
