@@ -40,8 +40,8 @@ WITHOUT_LANE = {"WHIMBREL_TEST_LANE": "off"}
 NOTHING_SKIPPED = {f"REQUIRE_{name}": "1" for name in ("LANE", "DOCKER", "SPARK", "ETCD")}
 # Of the rules that have not changed, one of so many with each commit.
 LANE_SHARE, SIM_SHARE, ELECTIONS_SHARE, MODELS_SHARE = 12, 8, 3, 4
-# Seeds with each commit, from the first on: 93 to 160 s of CPU for each of the four (docs/ci-times.md).
-SIM_SEEDS, MAJORITY_SEEDS, ELECTIONS_SEEDS, MODELS_SEEDS = 52, 36, 24, 1100
+# Seeds with each commit, from the first on: 100 to 125 s of CPU for each of the four (docs/ci-times.md).
+SIM_SEEDS, MAJORITY_SEEDS, ELECTIONS_SEEDS, MODELS_SEEDS = 52, 36, 20, 850
 NO_LIMIT_S = 1_000_000
 # Of tests that yield: with little of the cores one that takes 20 s elsewhere may take minutes.
 PATIENT = ("--timeout", "480")
