@@ -26,6 +26,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from whimbrel.errors import CorruptRecord
+from whimbrel.model.limits import INFLATED_BYTES_MAX
 from whimbrel.spark.archiving.folder import ArchiveError, Folder
 from whimbrel.spark.archiving.manifests import ManifestEntry
 from whimbrel.spark.archiving.properties import filled
@@ -36,11 +37,11 @@ from whimbrel.spark.planning import SLACK, DataLoss, Extent, NotThere, OffsetRan
 from whimbrel.spark.push_down import ALL, PushDown, Range
 from whimbrel.store.codec import COMPRESSED, CRC_MASK
 from whimbrel.store.columns import BATCH_BYTES_MAX, BATCH_ROWS_MAX, schema_of
-from whimbrel.store.columns.bodies import inflate
 from whimbrel.store.columns.decoder import INFLATED
 from whimbrel.store.columns.kinds import kinds
 from whimbrel.store.columns.records import Mask
 from whimbrel.store.columns.schema import HEADER, LOG_APPEND_TIME
+from whimbrel.store.compression import inflate
 
 __all__ = ["ArchiveBackend", "ArchiveTask", "FileSplit"]
 
@@ -355,7 +356,7 @@ class FileSplitReader:
         size, taken = 0, batch.num_rows
         for row in rows:
             try:
-                body = inflate(memoryview(stored[row].as_buffer()), int(flags[row]))
+                body = inflate(memoryview(stored[row].as_buffer()), int(flags[row]), INFLATED_BYTES_MAX)
             except CorruptRecord as error:
                 self.report_corrupt(batch, row, str(error))
                 good[row] = self.options.on_corrupt != "skip"

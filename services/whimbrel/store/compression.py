@@ -19,9 +19,7 @@ __all__ = ["inflate", "is_foreign"]
 
 ZLIB, LZ4, ZSTD = (0, 3), 1, 2
 GZIP_OR_ZLIB = 47  # window bits: both wrappers are recognised
-ZSTD_WINDOW_LOG_MAX = (
-    27  # a stream may ask for so many bits of memory: 128 MiB, the default of Zstandard's tool
-)
+ZSTD_WINDOW_LOG_MAX = 27  # bits of memory that a stream may ask for: 128 MiB, the default of Zstandard's tool
 PIECE_BYTES_MIN = 64 * 1024
 FRAMES_MAX = 1024  # in a body; producers make one
 

@@ -48,9 +48,9 @@ __all__ = ["RETRY_S", "MessageStore"]
 logger = logging.getLogger(__name__)
 
 CATCH_UP_BYTES = 32 * 1024 * 1024  # of log indexed before the store opens, or before a search by key
-KEY_READS_MAX = (
-    16_384  # records that a search by key reads, some 0.2 s of CPU: others may have the key's hash
-)
+# What a search by key reads, records of other keys with the same hash among them: some 50 ms.
+KEY_READS_MAX = 4096
+KEY_BYTES_MAX = 64 * 1024 * 1024  # of records of other keys
 STORE_TIME_MAX = (1 << 63) - 1
 RETRY_S = 0.5  # queues without room: how often writing an entry is tried again
 
@@ -463,7 +463,8 @@ class MessageStore(abc.ABC):
 
         Args:
             topic, key: theirs.
-            limit: so many at most; KEY_READS_MAX records are read at most, since others have the same hash.
+            limit: so many at most. Others may have the same hash: KEY_READS_MAX records are read at most, and
+                KEY_BYTES_MAX bytes of others.
             begin: earliest store time, ms.
             end: latest store time, ms.
             deleted: whether those of a deleted topic of that name are among them.
@@ -472,11 +473,11 @@ class MessageStore(abc.ABC):
             return []
         self.indexer.step(self.dispatched, records=self.indexer.waiting, step_bytes=CATCH_UP_BYTES)
         found: list[int] = []
-        log_begin = self.min_offset
+        log_begin, in_vain = self.min_offset, 0
         # An index file has whole seconds since its begin, so the search begins a second earlier.
         candidates = self.index.find(topic, key, begin_ms=max(0, begin - 1000), end_ms=end)
         for physical_offset in islice(candidates, KEY_READS_MAX):
-            if len(found) >= limit:
+            if len(found) >= limit or in_vain > KEY_BYTES_MAX:
                 break
             if physical_offset < log_begin:
                 continue
@@ -488,13 +489,13 @@ class MessageStore(abc.ABC):
                 message = decode_record(self.read(physical_offset, size))
             except (CorruptRecord, IllegalOffset):
                 continue
-            if message.topic == topic and key in keys_of(message.properties_raw, tags=True):
-                if not deleted and message.queue_offset < self.queues.deleted_offsets.get(
-                    topic, message.queue_id
-                ):
-                    continue
-                if begin <= message.store_timestamp <= end and physical_offset not in found:
-                    found.append(physical_offset)
+            if message.topic != topic or key not in keys_of(message.properties_raw, tags=True):
+                in_vain += size
+                continue
+            ended = 0 if deleted else self.queues.deleted_offsets.get(topic, message.queue_id)
+            in_time = begin <= message.store_timestamp <= end
+            if message.queue_offset >= ended and in_time and physical_offset not in found:
+                found.append(physical_offset)
         return found
 
     def find_written(self, topic: str, key: str, *, limit: int = 64, begin: int = 0) -> list[int]:

@@ -11,6 +11,7 @@ import pytest
 
 pytest.importorskip("pyspark")
 
+from support.cluster.statuses import registered
 from support.store import goldens
 from whimbrel.cli.main import main
 from whimbrel.cli.spark import running
@@ -26,19 +27,7 @@ Run = Callable[..., tuple[int, str]]
 
 
 def broker(name: str, identity: int) -> BrokerStatus:
-    return BrokerStatus(
-        cluster="c",
-        broker_name=name,
-        broker_id=identity,
-        role="slave" if identity else "master",
-        address=f"127.0.0.1:{9000 + identity}",
-        ha_address="",
-        log_begin=0,
-        log_end=0,
-        writable=not identity,
-        topic_count=0,
-        renewed_at=None,
-    )
+    return registered(identity, name, address=f"127.0.0.1:{9000 + identity}")
 
 
 class Registered:

@@ -7,31 +7,18 @@ from pathlib import Path
 import pytest
 import typer
 
+from support.cluster.statuses import registered
 from support.every_command import every_command
 from support.unasked import ASKED, ELSEWHERE
 from whimbrel.cli import replication
 from whimbrel.cli.unasked import saying_what_lacks
 from whimbrel.errors import TopicNotFound, Unavailable
-from whimbrel.model.cluster import AbsentBroker, BrokerStatus, Cluster
+from whimbrel.model.cluster import AbsentBroker, Cluster
 from whimbrel.model.health import missing_brokers
 from whimbrel.model.unasked import Unasked
 
 ROOT = Path(__file__).parents[3]
-MEMBER = BrokerStatus(
-    cluster="c",
-    broker_name="broker-a",
-    broker_id=0,
-    role="master",
-    address="10.0.0.1:10911",
-    ha_address="",
-    log_begin=0,
-    log_end=0,
-    writable=True,
-    renewed_at=None,
-    topic_count=0,
-    epoch=3,
-    member_id=1,
-)
+MEMBER = registered(epoch=3, member_id=1)
 
 
 def test_every_command_says_what_it_asks() -> None:

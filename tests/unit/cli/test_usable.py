@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from support.cluster.statuses import registered
 from whimbrel.cli import usable
 from whimbrel.cli.usable import lacking, main, refusals
 from whimbrel.client import sync
@@ -15,19 +16,7 @@ from whimbrel.model.health import View
 
 
 def broker(broker_id: int, *, writable: bool = False) -> BrokerStatus:
-    return BrokerStatus(
-        cluster="C",
-        broker_name="a",
-        broker_id=broker_id,
-        role="slave" if broker_id else "master",
-        address="127.0.0.1:1",
-        ha_address="",
-        log_begin=0,
-        log_end=0,
-        writable=writable,
-        topic_count=0,
-        renewed_at=0.0,
-    )
+    return registered(broker_id, "a", writable=writable)
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from support.cluster.statuses import registered
 from whimbrel.errors import Unavailable
 from whimbrel.model.cluster import (
     AbsentBroker,
@@ -63,19 +64,7 @@ SLAVE = replace(
 
 
 def broker(role: str, broker_id: int, name: str = "broker-a") -> BrokerStatus:
-    return BrokerStatus(
-        cluster="c",
-        broker_name=name,
-        broker_id=broker_id,
-        role=role,
-        address=f"10.0.0.{broker_id + 1}:10911",
-        ha_address="",
-        log_begin=0,
-        log_end=100,
-        writable=role == "master",
-        renewed_at=None,
-        topic_count=0,
-    )
+    return registered(broker_id, name, role=role, log_end=100, writable=role == "master")
 
 
 BOTH = [broker("master", 0), broker("slave", 1)]

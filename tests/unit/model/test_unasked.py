@@ -2,22 +2,11 @@
 
 from dataclasses import replace
 
-from whimbrel.model.cluster import AbsentBroker, BrokerStatus, Cluster
+from support.cluster.statuses import registered
+from whimbrel.model.cluster import AbsentBroker, Cluster
 from whimbrel.model.unasked import YOUNG, Unasked, away, left_out, sentence
 
-BROKER = BrokerStatus(
-    cluster="c",
-    broker_name="broker-a",
-    broker_id=0,
-    role="master",
-    address="10.0.0.1:10911",
-    ha_address="",
-    log_begin=0,
-    log_end=0,
-    writable=True,
-    renewed_at=None,
-    topic_count=0,
-)
+BROKER = registered()
 GONE = AbsentBroker(cluster="c", broker_name="broker-b", broker_id=0, since=0.0)
 
 

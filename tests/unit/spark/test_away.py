@@ -12,6 +12,7 @@ pytest.importorskip("pyspark")
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from support.cluster.statuses import registered
 from support.store.column_records import record
 from whimbrel.errors import BeyondConfirmed, CorruptRecord, RangeGone, Unavailable, WhimbrelError
 from whimbrel.model.cluster import AbsentGroup, BrokerStatus, Cluster
@@ -34,19 +35,7 @@ FAST = {"fetchOffset.numRetries": "1", "fetchOffset.retryIntervalMs": "0"}
 
 
 def member(name: str, number: int, address: str) -> BrokerStatus:
-    return BrokerStatus(
-        cluster="C",
-        broker_name=name,
-        broker_id=number,
-        role="slave" if number else "master",
-        address=address,
-        ha_address="",
-        log_begin=0,
-        log_end=0,
-        writable=not number,
-        renewed_at=None,
-        topic_count=1,
-    )
+    return registered(number, name, address=address, topic_count=1)
 
 
 def standing(name: str, end: int, topic: str = "orders") -> BrokerQueues:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from support.cluster.statuses import registered
 from support.systems.fake_cluster import running_in_thread
 from whimbrel.cli.main import main
 from whimbrel.errors import Unavailable
@@ -99,19 +100,7 @@ def test_a_signal_ends_the_record_after_a_whole_snapshot(tmp_path: Path) -> None
 
 
 def broker(name: str, broker_id: int, address: str) -> BrokerStatus:
-    return BrokerStatus(
-        cluster="c",
-        broker_name=name,
-        broker_id=broker_id,
-        role="slave" if broker_id else "master",
-        address=address,
-        ha_address="",
-        log_begin=0,
-        log_end=0,
-        writable=True,
-        renewed_at=None,
-        topic_count=0,
-    )
+    return registered(broker_id, name, address=address, writable=True)
 
 
 def test_a_slave_answers_in_place_of_a_master_that_does_not(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -30,7 +30,7 @@ from whimbrel.store.columns import (
     Selection,
     Stop,
     Topics,
-    bodies,
+    decoder,
     frame,
     schema_of,
     walk,
@@ -183,13 +183,13 @@ def test_a_body_that_does_not_decompress_fails_is_left_out_or_stays_raw(flag: in
 
 @pytest.mark.parametrize("name", ["zlib", "lz4", "zstd"])
 def test_a_body_that_inflates_without_bound_is_corrupt(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bodies, "INFLATED_BYTES_MAX", 200_000)
+    monkeypatch.setattr(decoder, "INFLATED_BYTES_MAX", 200_000)
     flag = {"zlib": ZLIB, "lz4": LZ4, "zstd": ZSTD}[name]
     for length, good in ((200_000, True), (200_001, False), (5_000_000, False)):
         body = bytes(length)
         stored = zlib.compress(body) if name == "zlib" else compressed(name, body)
-        decoder = Decoder(["body"], on_corrupt="skip")
-        assert bool(rows_of(record(0, body=stored, sys_flag=flag), decoder)) is good
+        one = Decoder(["body"], on_corrupt="skip")
+        assert bool(rows_of(record(0, body=stored, sys_flag=flag), one)) is good
 
 
 def test_a_body_that_does_not_match_its_crc_fails_is_left_out_or_is_flagged() -> None:
@@ -199,14 +199,14 @@ def test_a_body_that_does_not_match_its_crc_fails_is_left_out_or_is_flagged() ->
     seen = [(0, True), (7, False), (8, True), (0, True)]
     with pytest.raises(CorruptRecord, match="the record at 7: its body does not match its CRC"):
         rows_of(data, Decoder(columns, verify_crc=True))
-    for decoder, wanted in (
+    for one, wanted in (
         (Decoder(columns), seen),
         (Decoder(columns, verify_crc=True, on_corrupt="flag"), seen),
         (Decoder(columns, verify_crc=True, on_corrupt="skip"), [seen[0], *seen[2:]]),
         (Decoder(columns, on_corrupt="skip"), seen),
     ):
-        assert [tuple(row.values()) for row in rows_of(data, decoder)] == wanted
-        assert decoder.corrupt == [Corrupt(7, "its body does not match its CRC")] * decoder.verify_crc
+        assert [tuple(row.values()) for row in rows_of(data, one)] == wanted
+        assert one.corrupt == [Corrupt(7, "its body does not match its CRC")] * one.verify_crc
 
 
 def test_corrupt_bodies_are_told_once_across_batches_cut_by_bytes() -> None:

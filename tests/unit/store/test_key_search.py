@@ -43,6 +43,9 @@ def test_all_are_found_behind_any_number_of_others_with_their_hash(
     assert store.find_by_key("topic", SAME_HASH[0], limit=2) == wanted[:2]
     monkeypatch.setattr(store_module, "KEY_READS_MAX", 100)  # so many records are read at most
     assert store.find_by_key("topic", SAME_HASH[0]) == [late]
+    monkeypatch.setattr(store_module, "KEY_READS_MAX", 2000)
+    monkeypatch.setattr(store_module, "KEY_BYTES_MAX", 10_000)  # and so many bytes of others
+    assert store.find_by_key("topic", SAME_HASH[0]) == [late]
     store.close()
 
 

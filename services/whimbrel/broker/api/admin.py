@@ -10,7 +10,7 @@ from typing import Any
 from whimbrel.broker.api.message_codec import timestamp
 from whimbrel.broker.api.table_changes import TableChanges, checked_permission, checked_queues
 from whimbrel.broker.consume.group_consumption import GroupConsumption
-from whimbrel.broker.consume.unread_queues import UnreadQueues
+from whimbrel.broker.consume.unread_queues import UnreadQueues, readers_among
 from whimbrel.broker.tables.clients import Clients
 from whimbrel.broker.tables.groups import GroupTable
 from whimbrel.broker.tables.remoting_clients import RemotingClients
@@ -237,11 +237,12 @@ class AdminService:
             raise TopicNotFound(f"no topic {request.name}")
         queues = self.store.queue_ids(topic.name, max(topic.read_queues, topic.write_queues))
         committed = self.consumer.positions.committed_offsets()
-        readers = self.unread.readers(topic.name)
+        groups = sorted(group for name, group in committed if name == topic.name)
+        readers = readers_among(groups)
         return admin.DescribeTopicResponse(
             topic=self.topic_message(topic),
             queues=[self.queue_state(topic.name, queue_id, readers) for queue_id in queues],
-            groups=sorted(group for name, group in committed if name == topic.name),
+            groups=groups,
         )
 
     def queue_state(self, topic: str, queue_id: int, readers: Sequence[str]) -> admin.QueueState:

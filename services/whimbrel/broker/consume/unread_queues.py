@@ -15,7 +15,7 @@ from whimbrel.model.names import BUILT_IN_GROUPS, GROUP_TOPIC_PREFIXES
 from whimbrel.model.topic import READ, TopicConfig
 from whimbrel.store.store import MessageStore
 
-__all__ = ["UnreadQueues", "queues_text"]
+__all__ = ["UnreadQueues", "queues_text", "readers_among"]
 
 TOLD_MAX = 8  # queues, groups and topics in a sentence
 
@@ -27,10 +27,12 @@ class UnreadQueues:
         """Take the topics, the positions of groups, and the queues."""
         self.topics, self.positions, self.store = topics, positions, store
 
-    def readers(self, topic: str) -> list[str]:
-        """Return the groups that have read a topic, by name."""
-        committed = self.positions.committed_offsets()
-        return sorted(group for name, group in committed if name == topic and group not in BUILT_IN_GROUPS)
+    def readers(self) -> dict[str, list[str]]:
+        """Return the groups that have read a topic, by name, of each topic; looks at all positions."""
+        found: dict[str, list[str]] = {}
+        for topic, group in sorted(self.positions.committed_offsets()):
+            found.setdefault(topic, []).append(group)
+        return {topic: readers_among(groups) for topic, groups in found.items()}
 
     def unfinished(self, topic: str, queue_id: int, readers: Sequence[str]) -> int:
         """Return how many messages of a queue some reader has not finished; all where there is none."""
@@ -64,7 +66,7 @@ class UnreadQueues:
         first, end = readable_queues(after), readable_queues(before)
         if first >= end:
             return
-        readers = self.readers(after.name)
+        readers = self.readers().get(after.name, [])
         held = {
             queue_id: messages
             for queue_id, messages in self.beyond(after.name, first, readers).items()
@@ -78,14 +80,17 @@ class UnreadQueues:
 
     def told(self) -> str:
         """Return which topics have such messages, and how many, in a sentence; empty for none."""
-        topics = []
+        fewer = []
         for topic, by_id in self.store.queues.by_topic.items():
             config = self.topics.get(topic)
             if config is None or self.topics.is_system(topic) or topic.startswith(GROUP_TOPIC_PREFIXES):
                 continue
             count = readable_queues(config)
-            if max(by_id, default=-1) >= count and (held := self.beyond(topic, count, self.readers(topic))):
-                topics.append((topic, held))
+            if max(by_id, default=-1) >= count:
+                fewer.append((topic, count))
+        readers = self.readers() if fewer else {}
+        found = [(topic, self.beyond(topic, count, readers.get(topic, []))) for topic, count in fewer]
+        topics = [(topic, held) for topic, held in found if held]
         if not topics:
             return ""
         parts = [
@@ -96,6 +101,11 @@ class UnreadQueues:
             f"messages lie in queues that nobody reads: {', '.join(parts)}{more};"
             " `whimbrel topic update NAME --read-queues N` has them read"
         )
+
+
+def readers_among(groups: Sequence[str]) -> list[str]:
+    """Return those of the groups that have read a topic whose progress counts: not RocketMQ's tools."""
+    return [group for group in groups if group not in BUILT_IN_GROUPS]
 
 
 def readable_queues(topic: TopicConfig) -> int:

@@ -1,4 +1,4 @@
-"""Requests of tools that take longer the more topics, groups, offsets or members there are, in turn.
+"""Requests of tools that take longer the more topics, groups, offsets, members or equal hashes there are.
 
     request ──► time is left, and nobody waits ──► handled at once
             ──► else it waits ──► handled in its turn, when there is time again
@@ -29,6 +29,7 @@ __all__ = ["BURST_S", "LONG_READS", "PER_PEER_MAX", "SHARE", "WAITING_MAX", "WAI
 
 LONG_READS: Final = frozenset(
     {
+        RequestCode.QUERY_MESSAGE,
         RequestCode.GET_ALL_TOPIC_CONFIG,
         RequestCode.GET_ALL_CONSUMER_OFFSET,
         RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG,

@@ -10,8 +10,6 @@ import zlib
 
 import numpy as np
 
-from whimbrel.model.limits import INFLATED_BYTES_MAX
-from whimbrel.store import compression
 from whimbrel.store.codec import (
     COMPRESSED,
     CRC_MASK,
@@ -23,7 +21,7 @@ from whimbrel.store.codec import (
 )
 from whimbrel.store.columns.records import Ints, Mask, Records, gather
 
-__all__ = ["compressed", "crc_good", "inflate", "seal_fault_of"]
+__all__ = ["compressed", "crc_good", "seal_fault_of"]
 
 
 def crc_good(records: Records) -> Mask:
@@ -55,12 +53,3 @@ def compressed(records: Records) -> Ints:
     """Return the numbers of the records that have a compressed body."""
     labelled = (records.head["sys_flag"] & COMPRESSED) != 0
     return np.flatnonzero(labelled & (records.body_end > records.body_start))
-
-
-def inflate(body: memoryview, sys_flag: int) -> bytes:
-    """Decompress a body.
-
-    Raises:
-        CorruptRecord: it is not what its flag names, or inflates to more than `INFLATED_BYTES_MAX`.
-    """
-    return compression.inflate(body, sys_flag, INFLATED_BYTES_MAX)

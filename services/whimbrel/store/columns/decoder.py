@@ -15,13 +15,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from whimbrel.errors import CorruptRecord
+from whimbrel.model.limits import INFLATED_BYTES_MAX
 from whimbrel.store.codec import RAW_KEYS, RAW_TAGS, RAW_UNIQ_KEY
-from whimbrel.store.columns.bodies import compressed, crc_good, inflate, seal_fault_of
+from whimbrel.store.columns.bodies import compressed, crc_good, seal_fault_of
 from whimbrel.store.columns.kinds import kinds
 from whimbrel.store.columns.records import Ints, Mask, Records
 from whimbrel.store.columns.schema import COLUMNS, HEADER, LOG_APPEND_TIME, TIMESTAMP, schema_of
 from whimbrel.store.columns.selection import EVERYTHING, Selection
 from whimbrel.store.columns.texts import Pairs, hosts, offset_ids, slices, spread, texts
+from whimbrel.store.compression import inflate
 
 __all__ = ["BATCH_BYTES_MAX", "BATCH_ROWS_MAX", "INFLATED", "Corrupt", "Decoder", "OnCorrupt", "Predicate"]
 
@@ -185,7 +187,7 @@ class Rows:
         for row in rows.tolist():
             body = records.data[int(records.body_start[row]) : int(records.body_end[row])]
             try:
-                plain = inflate(body, int(flags[row]))
+                plain = inflate(body, int(flags[row]), INFLATED_BYTES_MAX)
             except CorruptRecord as error:
                 self.decoder.note(self.place_of(row), str(error))
                 if self.decoder.on_corrupt == "skip":

@@ -154,8 +154,8 @@ def test_a_slave_refuses_both(tmp_path: Path) -> None:
 # Queues that nobody reads
 
 
-def shrunk(rig: Rig, **fields: Any) -> admin.Topic:
-    request = admin.UpdateTopicRequest(name="orders", **fields)
+def shrunk(rig: Rig, topic: str = "orders", **fields: Any) -> admin.Topic:
+    request = admin.UpdateTopicRequest(name=topic, **fields)
     return cast(admin.UpdateTopicResponse, rig.service.update_topic(CALL, request)).topic
 
 
@@ -197,6 +197,28 @@ def test_what_is_told_to_hide_messages_hides_them_and_says_where_they_are(rig: R
     assert unfinished(rig) == [4, 3]
     assert shrunk(rig, read_queues=2).read_queues == 2
     assert rig.unread.told() == ""
+
+
+def test_positions_are_looked_at_once_for_all_topics(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """There are as many as groups have read queues, and health asks again and again."""
+    looked: list[int] = []
+    positions = rig.consumption.positions
+    committed = positions.committed_offsets
+
+    def counted() -> dict[tuple[str, str], dict[int, int]]:
+        looked.append(1)
+        return committed()
+
+    monkeypatch.setattr(positions, "committed_offsets", counted)
+    rig.topic("whole")
+    assert rig.unread.told() == "" and not looked
+    for topic in ("t1", "t2", "t3"):
+        rig.topic(topic)
+        rig.fill(topic, 4)
+        shrunk(rig, topic, read_queues=1, write_queues=1, hide_messages=True)
+    looked.clear()
+    assert "2 of t1 in queue 1, 2 of t2 in queue 1, 2 of t3 in queue 1" in rig.unread.told()
+    assert len(looked) == 1
 
 
 def test_a_topic_that_is_read_no_more_hides_all_of_it(rig: Rig) -> None:
