@@ -207,6 +207,61 @@ def test_a_topic_made_while_the_slaves_broker_was_down_is_served_without_the_mas
             assert peer("SendMessage", messages=[message("fresh", b"more")]).status.code == v2.OK
 
 
+def restart_as(role: str, broker: Process, replicator: Process) -> None:
+    """Start the processes of one store in another role."""
+    broker.settings |= {"role": role, "id": int(role == "slave")}
+    replicator.settings["role"] = role
+    for process in (broker, replicator):
+        process.launch()
+    for process in (broker, replicator):
+        process.wait_ready()
+
+
+def test_resets_of_a_former_master_do_not_undo_those_of_the_one_that_took_over(tmp_path: Path) -> None:
+    """Neither in the first takeover nor in the next, when the roles are as they were."""
+
+    def reset(broker: Process, offset: int) -> None:
+        Peer(broker).administer("ResetOffsets", group="g", topic=TOPIC, queue_id=0, offset=offset)
+
+    def is_at(offset: int, broker: Process) -> Callable[[], bool]:
+        def found() -> bool:
+            with contextlib.suppress(grpc.RpcError):  # a slave does not know the group at once
+                progress = Peer(broker).administer("DescribeGroup", name="g").progress
+                return [one.committed_offset for one in progress] == [offset]
+            return False
+
+        return found
+
+    settings: dict[str, object] = {"replication": "async", "expected_slaves": 0}
+    names: dict[str, object] = {"lease_s": 3.0, "renew_s": 1.0}
+    with Cluster(tmp_path, slaves=1, broker=settings, nameserver=names) as cluster:
+        leading = cluster.master, cluster.master_replicator
+        following = cluster.slaves[0], cluster.slave_replicators[0]
+        until(Peer(leading[0]).writable, timeout=15, what="a writable master")
+        one_queue = admin.Topic(name=TOPIC, read_queues=1, write_queues=1)
+        Peer(leading[0]).administer("CreateTopic", topic=one_queue)
+        for _ in range(9):
+            assert Peer(leading[0]).send(TOPIC, b"x").status.code == v2.OK
+        Peer(leading[0]).administer("CreateGroup", group=admin.Group(name="g"))
+        reset(leading[0], 0)
+        until(equal_logs(leading[0], following[0]), what="a slave that holds all")
+        for takeover in (1, 2):
+            until(is_at(takeover - 1, following[0]), what="a slave that knows the position")
+            for process in following:
+                process.stop()
+            for offset in (7, 8, 9):
+                reset(leading[0], offset)
+            for process in leading:
+                process.kill()
+            restart_as("master", *following)
+            until(Peer(following[0]).writable, timeout=15, what="a writable master")
+            reset(following[0], takeover)
+            restart_as("slave", *leading)
+            leading, following = following, leading
+            until(is_at(takeover, following[0]), what="the former master to know what was answered")
+            assert is_at(takeover, leading[0])()
+
+
 # A master that lost a part of its log
 
 

@@ -166,6 +166,7 @@ def test_headers_say_the_same(tmp_path: Path, stub: socket.socket) -> None:
     found = [recorded_frame(each, each.get("ext") or {}, number) for number, each in enumerate(lines)]
     found += [odd(rng, number, kind) for number, kind in enumerate(ODD * 20) if kind != "long body"]
     found += [frame for frame in HOSTILE_FRAMES.values() if len(frame) >= 8 and frame[:4] > bytes(4)]
+    found += [numbered(text) for text in HEADER_NUMBERS]
 
     def body() -> None:
         two = TwoRemote(tmp_path, stub)
@@ -179,6 +180,18 @@ def test_headers_say_the_same(tmp_path: Path, stub: socket.socket) -> None:
         two.close()
 
     run(body)
+
+
+# What a header may have, and may not have, where a number is asked for.
+HEADER_NUMBERS = (
+    "0", "-0", "7", "-7", "00", "007", "-01", "-00", "+7", "-", "", "1.0", "1e2", "0x7", " 7", "7 ", "'7'",
+    "null", "true", "2147483647", "2147483648", "-2147483648", "-2147483649", "9" * 18, "9" * 40, "\u0663",
+)  # fmt: skip
+
+
+def numbered(text: str) -> bytes:
+    """Return a frame whose header has this text as its number."""
+    return framed(f'{{"code":11,"flag":0,"language":"JAVA","opaque":{text},"version":5}}'.encode(), b"")
 
 
 def decoded(decode: Callable[[bytes], Command], frame: bytes) -> Command | str:

@@ -30,6 +30,7 @@ from whimbrel.broker.cluster.member_reports import MemberReport
 from whimbrel.broker.cluster.metadata import ROUND_S, EncodedChange, Known, Metadata, MetadataSource
 from whimbrel.broker.consume.lease_store import LeaseStore
 from whimbrel.broker.tables.metadata_version import MetadataVersion
+from whimbrel.broker.tables.takeovers import Takeovers
 from whimbrel.errors import (
     BadRequest,
     ConnectionClosed,
@@ -318,6 +319,7 @@ class LeaseStreams:
         shares_log: Callable[[Member], bool],
         on_merged: Callable[[], None],
         on_report: Callable[[object, Member | None], None],
+        takeovers: Takeovers,
         state: LeaderState | None = None,
     ) -> None:
         """Serve the lease state of the broker group `name`.
@@ -330,9 +332,10 @@ class LeaseStreams:
             shares_log: whether what a slave says about offsets is about the messages that have them here.
             on_merged: called when a slave's full state has come in.
             on_report: called with a connection and what its slave reports of itself; None when it is over.
+            takeovers: which of two masters came later.
             state: an elected leader's.
         """
-        self.state = state
+        self.state, self.takeovers = state, takeovers
         self.name = name
         self.lease_store = lease_store
         self.settled, self.authoritative, self.shares_log = settled, authoritative, shares_log
@@ -390,6 +393,7 @@ class LeaseStream:
                 raise BadRequest(f"this is {streams.name}, not {message.broker_name}")
             if not streams.settled():
                 raise NotReady("this broker is not a settled master")
+            streams.takeovers.heard(message.takeovers)
             if streams.state is not None:
                 version = MetadataVersion(message.metadata.epoch, message.metadata.counter)
                 self.member = streams.state.hello(
@@ -432,17 +436,14 @@ class LeaseStream:
             streams.on_merged()
 
     def greet(self) -> None:
-        """Tell a member which epoch is led here, and what metadata there are."""
+        """Tell the count of takeovers; a member also which epoch is led here, and what metadata there are."""
         state = self.streams.state
+        greeting = replica.SyncLeasesResponse(reads_orders=True, takeovers=self.streams.takeovers.count)
         if state is not None:
             version = state.file.version
-            self.outbox.send(
-                replica.SyncLeasesResponse(
-                    reads_orders=True,
-                    epoch=state.term.epoch,
-                    metadata=replica.MetadataVersion(epoch=version.epoch, counter=version.counter),
-                )
-            )
+            greeting.epoch = state.term.epoch
+            greeting.metadata.epoch, greeting.metadata.counter = version.epoch, version.counter
+        self.outbox.send(greeting)
 
     def half_closed(self) -> None:
         """The slave is done."""
@@ -552,12 +553,13 @@ async def sync_leases(
     lease_store: LeaseStore,
     *,
     exchanged: Callable[[bool], None],
+    takeovers: Takeovers,
     state: FollowerState | None = None,
 ) -> None:
     """Exchange lease entries with the master at `address` until it is gone; the slave's end.
 
     `exchanged` is called with True when the master's full state has come in, with False when the stream is
-    over. `state` reports what is stored, where members are elected.
+    over. `takeovers`: the count of this store. `state` reports what is stored, where members are elected.
 
     Raises:
         WhimbrelError: it refuses, or can't be reached.
@@ -573,14 +575,18 @@ async def sync_leases(
         exchange = LeaseExchange(lease_store, ready=news.set)
         handing: list[replica.SyncLeasesRequest] = []  # our tables
         first = replica.SyncLeasesRequest(
-            broker_name=hello.name, broker_id=hello.broker_id, log_end=hello.log_end, reads_orders=True
+            broker_name=hello.name,
+            broker_id=hello.broker_id,
+            log_end=hello.log_end,
+            reads_orders=True,
+            takeovers=takeovers.count,
         )
         if state is not None:
             first.epoch, first.seat = state.begin(news.set), state.seat()
             version = state.file.version
             first.metadata.epoch, first.metadata.counter = version.epoch, version.counter
             first.lost = bool(state.file.lost)
-        reading = asyncio.ensure_future(read_leases(stream, exchange, exchanged, state, handing))
+        reading = asyncio.ensure_future(read_leases(stream, exchange, exchanged, takeovers, state, handing))
         try:
             await stream.write(first)
             news.set()
@@ -611,6 +617,7 @@ async def read_leases(
     stream: Any,
     exchange: LeaseExchange,
     exchanged: Callable[[bool], None],
+    takeovers: Takeovers,
     state: FollowerState | None,
     handing: list[replica.SyncLeasesRequest],
 ) -> None:
@@ -622,6 +629,7 @@ async def read_leases(
             return
         if response.reads_orders:
             exchange.peer_reads()
+        takeovers.heard(response.takeovers)
         before = exchange.peer_complete
         exchange.received(response.entries, response.snapshot_done)
         if state is not None:

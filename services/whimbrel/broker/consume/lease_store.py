@@ -14,6 +14,8 @@ that of its successor, and both would merge: what was answered "try again" would
 an epoch is a leader's epoch and a counter, EPOCHS_EACH to each leader: those of a later one are greater. And
 once a leader leads, it has all that was ever answered; a greater epoch that a member still brings is of a
 change that was not, so it is refused: the state as it is here goes on in an epoch that is greater still.
+Where roles are configured the count of takeovers (`tables/takeovers.py`) stands for a leader's epoch, and
+nothing is refused: what a former master alone has answered counts, unless the new one has answered since.
 """
 
 import logging
@@ -65,7 +67,7 @@ class LeaseStore:
         on_lost: called while the state is loaded, with why entries may be missing that were written down.
         checks: decides which entries of other brokers and of the journal count.
         end_of: returns the end of a queue, by topic and queue id, once this broker leads; None before.
-        term: epoch of the elected leader that this broker is; 0 where it is none.
+        term: returns which leader this broker is, in the order of leaders; 0 where it is none.
         has_all: whether it has begun to lead, so has all that was answered before.
     """
 
@@ -81,7 +83,7 @@ class LeaseStore:
         self.on_merged: Callable[[], None] | None = None
         self.on_lost: Callable[[str], None] = lambda why: None
         self.end_of: Callable[[str, int], int] | None = None
-        self.term = 0
+        self.term: Callable[[], int] = lambda: 0
         self.has_all: Callable[[], bool] = lambda: False
         self.journal = journal
         self.listeners: list[LeaseListener] = []
@@ -156,9 +158,14 @@ class LeaseStore:
             self.note_unwritten()
             self.table.apply(changes)
 
+    @property
+    def greatest_term(self) -> int:
+        """Of the leaders that are known to have begun an epoch of a state."""
+        return max((epoch for _, _, (_, epoch, _) in self.table.positions()), default=0) // EPOCHS_EACH
+
     def next_epoch(self, epoch: int) -> int:
         """Return the epoch of a queue's state that follows one."""
-        least = self.term * EPOCHS_EACH
+        least = self.term() * EPOCHS_EACH
         return max(epoch, least if least < EPOCH_MAX else 0) + 1
 
     def commit_entries(self, entries: bytes) -> None:

@@ -28,6 +28,7 @@ from whimbrel.broker.tables.metadata_version import MetadataVersionFile
 from whimbrel.broker.tables.offset_files import DelayOffsets, OffsetFile
 from whimbrel.broker.tables.queue_locks import QueueLocks
 from whimbrel.broker.tables.remoting_clients import RemotingClients
+from whimbrel.broker.tables.takeovers import Takeovers
 from whimbrel.broker.tables.topics import TopicTable
 from whimbrel.machine import Machine
 from whimbrel.probes import Probes
@@ -129,6 +130,7 @@ class BrokerContext:
         """Read topics, groups and offset files."""
         options, config = self.options, self.root / "config"
         self.metadata_version = MetadataVersionFile(self.root, self.machine.files)
+        self.takeovers = Takeovers(self.root, self.machine.files)
         self.topics = TopicTable(
             config,
             cluster=options.cluster,

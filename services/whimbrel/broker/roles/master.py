@@ -303,6 +303,14 @@ class MasterRole(Role):
         )
         self.upkeep = LogUpkeep(self.options.name, store, self.consumption.table, self.machine)
 
+    def order_masters(self) -> None:
+        """Begin epochs of lease states above those of earlier masters."""
+        leases, takeovers, term = self.consumption.lease_store, self.context.takeovers, self.term
+        if term is None:
+            takeovers.lead(leases.greatest_term)
+        epoch = 0 if term is None else term.epoch
+        leases.term = lambda: epoch + takeovers.count
+
     def open_state(self) -> LeaderState | None:
         """Return what keeps leases and metadata by a majority; None where roles are configured."""
         term, context, elector = self.term, self.context, self.context.elector
@@ -321,7 +329,7 @@ class MasterRole(Role):
             timeout_s=self.options.durability.slave_timeout_s,
             on_change=self.refresh_leadership,
         )
-        leases.term, leases.has_all = term.epoch, lambda: state.begun
+        leases.has_all = lambda: state.begun
         leases.journal.sync_promptly(lambda: context.call_from_thread(state.leases.advance))
         elector.state_holders = state.holders
         return state
@@ -495,6 +503,7 @@ class MasterRole(Role):
             shares_log=self.shares_log,
             on_merged=self.refresh_leadership,
             on_report=self.slave_reported,
+            takeovers=self.context.takeovers,
             state=self.state,
         )
         return replica_service(self.watches, self.lease_streams, self.slave_introduced)

@@ -143,6 +143,11 @@ class SlaveRole(Role):
         self.store.on_truncated = cut
         return confirmed
 
+    def order_masters(self) -> None:
+        """Note that there is a master, where roles are configured."""
+        if not self.options.elects:
+            self.context.takeovers.follow()
+
     # Serving
 
     def make_services(self) -> list[Service]:
@@ -303,6 +308,7 @@ class SlaveRole(Role):
             self.hello(),
             self.consumption.lease_store,
             exchanged=self.lease_state_exchanged,
+            takeovers=self.context.takeovers,
             state=self.state,
         )
 

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
 
@@ -10,7 +11,8 @@ import pytest
 from whimbrel.broker.cluster.replica_service import LeaseStream, LeaseStreams
 from whimbrel.broker.consume.lease_codec import EntryEncoder
 from whimbrel.broker.consume.lease_store import LeaseStore
-from whimbrel.errors import NotReady
+from whimbrel.broker.tables.takeovers import Takeovers
+from whimbrel.errors import NotReady, RemoteProtocolError
 from whimbrel.model.registration import Member
 from whimbrel.pb.whimbrel.replica.v1 import replica_service_pb2 as replica
 from whimbrel.rpc.server.handlers import Call
@@ -34,15 +36,17 @@ def lease_store() -> LeaseStore:
     return made
 
 
-def hello() -> replica.SyncLeasesRequest:
-    return replica.SyncLeasesRequest(broker_name="broker-a", broker_id=3, log_end=50_792)
+def hello(takeovers: int = 0) -> replica.SyncLeasesRequest:
+    return replica.SyncLeasesRequest(broker_name="broker-a", broker_id=3, log_end=50_792, takeovers=takeovers)
 
 
 def acknowledged_to(offset: int) -> replica.SyncLeasesRequest:
     return replica.SyncLeasesRequest(entries=EntryEncoder("g", "t", 0).done(0, 0, offset), snapshot_done=True)
 
 
-def streams(store: LeaseStore, shares_log: Callable[[Member], bool]) -> LeaseStreams:
+def streams(
+    store: LeaseStore, shares_log: Callable[[Member], bool], takeovers: Takeovers | None = None
+) -> LeaseStreams:
     return LeaseStreams(
         "broker-a",
         store,
@@ -51,6 +55,7 @@ def streams(store: LeaseStore, shares_log: Callable[[Member], bool]) -> LeaseStr
         shares_log=shares_log,
         on_merged=lambda: None,
         on_report=lambda _, __: None,
+        takeovers=takeovers or Mock(count=0),
     )
 
 
@@ -91,3 +96,21 @@ def test_entries_of_a_slave_with_our_log_are_taken() -> None:
 
     asyncio.run(main())
     assert store.table.state("g", "t", 0).next == 8
+
+
+def test_both_sides_tell_how_often_masters_have_changed(tmp_path: Path) -> None:
+    takeovers = Takeovers(tmp_path)
+    takeovers.lead(0)
+
+    async def main() -> None:
+        to = streams(lease_store(), lambda _: True, takeovers)
+        sent = Sent()
+        stream = to.method().open(Call("SyncLeases", "10.0.0.3:40000", {}, None), sent)
+        stream.received(hello(takeovers=4))
+        assert sent.messages[0].takeovers == 5, "above a slave's that knows of another master"
+        another = to.method().open(Call("SyncLeases", "10.0.0.3:40001", {}, None), Sent())
+        with pytest.raises(RemoteProtocolError, match="takeovers"):
+            another.received(hello(takeovers=1 << 40))
+
+    asyncio.run(main())
+    assert Takeovers(tmp_path).count == 5

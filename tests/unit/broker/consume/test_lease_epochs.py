@@ -30,7 +30,7 @@ class Memory:
 def broker(term: int = 0, *, leads: bool = True) -> LeaseStore:
     """Return the leases of a broker; with a term of an elected leader's."""
     store = LeaseStore(Memory(), broker_id=1, now_ms=lambda: 0)
-    store.term, store.has_all = term, lambda: bool(term) and leads
+    store.term, store.has_all = lambda: term, lambda: bool(term) and leads
     return store
 
 
@@ -59,7 +59,7 @@ def hand_over(source: LeaseStore, to: LeaseStore) -> None:
 
 def follow(store: LeaseStore, leader: LeaseStore) -> None:
     """Have a former leader follow: it hands over what it has, and takes what the leader has."""
-    store.term, store.has_all = 0, lambda: False
+    store.term, store.has_all = int, lambda: False
     hand_over(store, leader)
     hand_over(leader, store)
 
@@ -131,6 +131,39 @@ def test_acknowledgements_merge_as_ever() -> None:
     acknowledge(leader, 10)
     hand_over(former, leader)
     assert position(leader) == 20
+
+
+@pytest.mark.parametrize("undone", [reset, lambda store, _: delete(store)], ids=["reset", "deletion"])
+def test_in_a_pair_a_master_that_took_over_counts_above_the_former_one(
+    undone: Callable[[LeaseStore, int], None],
+) -> None:
+    """Where roles are configured nothing is refused: the count of takeovers alone is the order."""
+    former, master = broker(), broker()
+    master.term = lambda: 1
+    for offset in (100, 200, 300):
+        undone(former, offset)
+    reset(master, 5)
+    follow(former, master)
+    assert (position(master), position(former)) == (5, 5)
+
+
+def test_in_a_pair_a_reset_of_the_former_master_counts_where_the_new_one_made_none() -> None:
+    former, master = broker(), broker()
+    master.term = lambda: 1
+    acknowledge(master, 10)
+    reset(former, 100)
+    follow(former, master)
+    assert (position(master), position(former)) == (100, 100)
+
+
+def test_the_greatest_term_is_known_from_the_states() -> None:
+    store = broker()
+    assert store.greatest_term == 0
+    reset(store, 5)
+    assert store.greatest_term == 0
+    store.term = lambda: 4
+    reset(store, 5)
+    assert store.greatest_term == 4
 
 
 def test_followers_take_a_greater_epoch_from_their_leader() -> None:

@@ -107,7 +107,7 @@ class WatchMetadataResponse(_message.Message):
     def __init__(self, topics_json: _Optional[str] = ..., groups_json: _Optional[str] = ..., offsets_json: _Optional[str] = ..., delay_offsets_json: _Optional[str] = ..., queue_floors_json: _Optional[str] = ..., confirmed_offset: _Optional[int] = ..., queue_offsets_json: _Optional[str] = ..., queue_offsets_at: _Optional[int] = ..., timer_read_ms: _Optional[int] = ..., timer_log_end: _Optional[int] = ..., shared_topics_json: _Optional[str] = ..., topics_change: _Optional[_Union[TableChange, _Mapping]] = ..., groups_change: _Optional[_Union[TableChange, _Mapping]] = ..., version: _Optional[_Union[MetadataVersion, _Mapping]] = ..., log_begin: _Optional[int] = ..., log_begin_at: _Optional[int] = ...) -> None: ...
 
 class SyncLeasesRequest(_message.Message):
-    __slots__ = ("broker_name", "entries", "snapshot_done", "broker_id", "log_end", "reads_orders", "seat", "epoch", "metadata", "stored", "metadata_stored", "tables", "tables_done", "lost")
+    __slots__ = ("broker_name", "entries", "snapshot_done", "broker_id", "log_end", "reads_orders", "seat", "epoch", "metadata", "stored", "metadata_stored", "tables", "tables_done", "lost", "takeovers")
     BROKER_NAME_FIELD_NUMBER: _ClassVar[int]
     ENTRIES_FIELD_NUMBER: _ClassVar[int]
     SNAPSHOT_DONE_FIELD_NUMBER: _ClassVar[int]
@@ -122,6 +122,7 @@ class SyncLeasesRequest(_message.Message):
     TABLES_FIELD_NUMBER: _ClassVar[int]
     TABLES_DONE_FIELD_NUMBER: _ClassVar[int]
     LOST_FIELD_NUMBER: _ClassVar[int]
+    TAKEOVERS_FIELD_NUMBER: _ClassVar[int]
     broker_name: str
     entries: bytes
     snapshot_done: bool
@@ -136,10 +137,11 @@ class SyncLeasesRequest(_message.Message):
     tables: bytes
     tables_done: bool
     lost: bool
-    def __init__(self, broker_name: _Optional[str] = ..., entries: _Optional[bytes] = ..., snapshot_done: _Optional[bool] = ..., broker_id: _Optional[int] = ..., log_end: _Optional[int] = ..., reads_orders: _Optional[bool] = ..., seat: _Optional[str] = ..., epoch: _Optional[int] = ..., metadata: _Optional[_Union[MetadataVersion, _Mapping]] = ..., stored: _Optional[int] = ..., metadata_stored: _Optional[int] = ..., tables: _Optional[bytes] = ..., tables_done: _Optional[bool] = ..., lost: _Optional[bool] = ...) -> None: ...
+    takeovers: int
+    def __init__(self, broker_name: _Optional[str] = ..., entries: _Optional[bytes] = ..., snapshot_done: _Optional[bool] = ..., broker_id: _Optional[int] = ..., log_end: _Optional[int] = ..., reads_orders: _Optional[bool] = ..., seat: _Optional[str] = ..., epoch: _Optional[int] = ..., metadata: _Optional[_Union[MetadataVersion, _Mapping]] = ..., stored: _Optional[int] = ..., metadata_stored: _Optional[int] = ..., tables: _Optional[bytes] = ..., tables_done: _Optional[bool] = ..., lost: _Optional[bool] = ..., takeovers: _Optional[int] = ...) -> None: ...
 
 class SyncLeasesResponse(_message.Message):
-    __slots__ = ("entries", "snapshot_done", "reads_orders", "number", "epoch", "metadata", "begun")
+    __slots__ = ("entries", "snapshot_done", "reads_orders", "number", "epoch", "metadata", "begun", "takeovers")
     ENTRIES_FIELD_NUMBER: _ClassVar[int]
     SNAPSHOT_DONE_FIELD_NUMBER: _ClassVar[int]
     READS_ORDERS_FIELD_NUMBER: _ClassVar[int]
@@ -147,6 +149,7 @@ class SyncLeasesResponse(_message.Message):
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     METADATA_FIELD_NUMBER: _ClassVar[int]
     BEGUN_FIELD_NUMBER: _ClassVar[int]
+    TAKEOVERS_FIELD_NUMBER: _ClassVar[int]
     entries: bytes
     snapshot_done: bool
     reads_orders: bool
@@ -154,4 +157,5 @@ class SyncLeasesResponse(_message.Message):
     epoch: int
     metadata: MetadataVersion
     begun: bool
-    def __init__(self, entries: _Optional[bytes] = ..., snapshot_done: _Optional[bool] = ..., reads_orders: _Optional[bool] = ..., number: _Optional[int] = ..., epoch: _Optional[int] = ..., metadata: _Optional[_Union[MetadataVersion, _Mapping]] = ..., begun: _Optional[bool] = ...) -> None: ...
+    takeovers: int
+    def __init__(self, entries: _Optional[bytes] = ..., snapshot_done: _Optional[bool] = ..., reads_orders: _Optional[bool] = ..., number: _Optional[int] = ..., epoch: _Optional[int] = ..., metadata: _Optional[_Union[MetadataVersion, _Mapping]] = ..., begun: _Optional[bool] = ..., takeovers: _Optional[int] = ...) -> None: ...
