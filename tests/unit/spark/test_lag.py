@@ -2,6 +2,8 @@
 
 import json
 import os
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,7 @@ import pytest
 from support.cluster.statuses import registered
 from support.systems.fake_cluster import running_in_thread
 from whimbrel.cli.main import main
+from whimbrel.cli.spark.lag import Ended
 from whimbrel.errors import Unavailable
 from whimbrel.model.cluster import AbsentGroup, BrokerStatus, Cluster
 from whimbrel.spark.snapshots import GroupPoller, QueueLag, Snapshot, record, save
@@ -101,6 +104,18 @@ def test_a_signal_ends_the_record_after_a_whole_snapshot(tmp_path: Path) -> None
 
 def broker(name: str, broker_id: int, address: str) -> BrokerStatus:
     return registered(broker_id, name, address=address, writable=True)
+
+
+def test_a_signal_before_or_within_a_wait_ends_it_though_the_wait_is_not_interrupted() -> None:
+    """What the handler does may come just before the wait, which then knows nothing of the signal."""
+    ended = Ended()
+    assert not ended.wait(0.01)
+    began = time.monotonic()
+    timer = threading.Timer(0.05, ended.take)
+    timer.start()
+    assert ended.wait(60) and time.monotonic() - began < 30
+    assert ended.wait(60)
+    timer.join()
 
 
 def test_a_slave_answers_in_place_of_a_master_that_does_not(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -181,8 +181,6 @@ class SlaveRole(Role):
         """Follow the log, the metadata and the leases of the master."""
         context, counted = self.context, self.context.counted
         self.page.leader_file_size = 0  # another master may have other files
-        # A member that votes has lost nothing that was committed, and knows of the leases of nothing else.
-        self.leases_fit = self.options.elects and bool(self.page.votes)
         self.kept_log = KeptLog(self.page, lambda: self.store.flushed)
         if context.elector is not None:
             context.elector.waiting_below = self.waiting_below
@@ -301,7 +299,7 @@ class SlaveRole(Role):
 
     async def exchange_leases(self, address: str) -> None:
         """Run one stream of lease entries to the master."""
-        if not self.leases_fit:
+        if not self.leases_fit and not self.votes():
             await self.fit_leases()
         await sync_leases(
             address,
@@ -312,15 +310,28 @@ class SlaveRole(Role):
             state=self.state,
         )
 
+    def votes(self) -> bool:
+        """Tell whether this member votes, once its replicator has said so.
+
+        It has lost nothing that was committed then, and knows of the leases of nothing else.
+        """
+        return self.options.elects and bool(self.promised() and self.page.votes)
+
     async def fit_leases(self) -> None:
         """Forget what is known of offsets that the log does not hold: a master gives them to other messages.
+
+        Where a majority commits, this log may hold more than is known to be committed: queues show that part
+        as soon as the master says so, or it is cut.
 
         Raises:
             NotReady: the queues are not made as far as the log goes, or the disk is too slow; try again.
             StoreFull: the disk has no room.
         """
         positions, store = self.consumption.positions, self.store
-        await within_looks(lambda: store.dispatched >= store.visible_end, "the queues are still being made")
+        end = store.written
+        await within_looks(
+            lambda: store.dispatched >= min(end, store.written), "the queues are still being made"
+        )
         if found := positions.beyond_log():
             if self.options.elects:
                 self.context.metadata_version.lose_leases(f"its log lacks messages of {len(found)} queues")

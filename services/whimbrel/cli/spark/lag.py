@@ -5,7 +5,6 @@ the exit code is 0 in all these cases, and 2 if the first snapshot failed or a f
 """
 
 import signal
-import threading
 import time
 from enum import StrEnum
 from pathlib import Path
@@ -47,6 +46,7 @@ EXAMPLES = examples(
     "whimbrel spark lag --snapshots ./lag --by queue --html lag.html",
 )
 EVERY, PER = "60s", "1h"
+SLICE_S = 0.5  # of waiting: a signal that comes just before it does not end it
 
 
 class By(StrEnum):
@@ -156,6 +156,24 @@ def refuse(*given: tuple[str, object], why: str) -> None:
             raise typer.BadParameter(f"{name} does not go with this: {why}")
 
 
+class Ended:
+    """Whether a signal has come. What takes the signal takes no lock, which who waits may hold."""
+
+    def __init__(self) -> None:
+        self.ended = False
+
+    def take(self, *_: object) -> None:
+        """Take a signal."""
+        self.ended = True
+
+    def wait(self, seconds: float) -> bool:
+        """Wait for a signal, for so long; return whether it has come."""
+        deadline = time.monotonic() + seconds
+        while not self.ended and (left := deadline - time.monotonic()) > 0:
+            time.sleep(min(left, SLICE_S))
+        return self.ended
+
+
 def take(folder: Path, endpoint: str, groups: tuple[str, ...], every_s: int, for_s: int | None) -> None:
     """Record until the time is over, or until a signal.
 
@@ -164,8 +182,8 @@ def take(folder: Path, endpoint: str, groups: tuple[str, ...], every_s: int, for
     """
     from whimbrel.spark import snapshots
 
-    ended = threading.Event()
-    before = {number: signal.signal(number, lambda *_: ended.set()) for number in (SIGINT, SIGTERM)}
+    ended = Ended()
+    before = {number: signal.signal(number, ended.take) for number in (SIGINT, SIGTERM)}
     poller = snapshots.GroupPoller(endpoint, groups)
     try:
         count = snapshots.record(
