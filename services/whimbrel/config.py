@@ -6,7 +6,7 @@
     default          the field's
 
 The first of these that has a value wins. An unknown name is an error in each source, and so is a bad value:
-the text names the source and what is allowed. All that is wrong is told at once. Lists are separated by `,`
+the text names the source and what is allowed. All that is wrong comes at once. Lists are separated by `,`
 or `;`, and a list's argument may be repeated. Whole numbers may carry KiB, MiB or GiB. A value that is one of
 a few words may be written in capitals or not.
 
@@ -208,11 +208,11 @@ def effective(
         ConfigError: names or values are wrong, or the file can't be read: all of that.
     """
     schema = {setting.name: setting for setting in settings(cls)}
-    told = Problems()
-    from_arguments = read_arguments(schema, arguments, told)
-    from_environment = read_environment(cls, schema, environment, told)
+    wrong = Problems()
+    from_arguments = read_arguments(schema, arguments, wrong)
+    from_environment = read_environment(cls, schema, environment, wrong)
     file = from_arguments.pop("config", None) or from_environment.pop("config", None)
-    from_file = {} if file is None else read_file(schema, Path(file), told)
+    from_file = {} if file is None else read_file(schema, Path(file), wrong)
     found = []
     for name, setting in schema.items():
         if name in from_arguments:
@@ -224,15 +224,15 @@ def effective(
         elif name in from_file:
             item = Effective(setting, from_file[name], "file", str(file))
         elif setting.shared in environment:
-            value = told.value(setting.parse, environment[setting.shared], setting.shared)
+            value = wrong.value(setting.parse, environment[setting.shared], setting.shared)
             item = Effective(setting, value, "variable", setting.shared)
         else:
             item = Effective(setting, setting.default, "default", "")
         found.append(item)
-    if told.problems:
+    if wrong.problems:
         known = {item.setting.name: item.value for item in found if item.value is not WRONG}
         broken = broken_rules(cls, Known(cls, known)) if rules else ()
-        raise ConfigError(*dict.fromkeys((*told.problems, *broken)))
+        raise ConfigError(*dict.fromkeys((*wrong.problems, *broken)))
     return tuple(found)
 
 
@@ -460,10 +460,10 @@ class Setting:
         Raises:
             ConfigError: some are wrong: all of those.
         """
-        told = Problems()
-        values = tuple(told.value(lambda item=item: self.limited(read(item), source)) for item in items)
-        if told.problems:
-            raise ConfigError(*told.problems)
+        wrong = Problems()
+        values = tuple(wrong.value(lambda item=item: self.limited(read(item), source)) for item in items)
+        if wrong.problems:
+            raise ConfigError(*wrong.problems)
         return values
 
     def item(self, text: str, source: str) -> Any:
@@ -561,13 +561,15 @@ def unknown(what: str, known: Sequence[str]) -> ConfigError:
     return ConfigError(f"{what}: no such setting" + (f"; did you mean {near[0]}?" if near else ""))
 
 
-def read_arguments(schema: Mapping[str, Setting], arguments: Sequence[str], told: Problems) -> dict[str, Any]:
+def read_arguments(
+    schema: Mapping[str, Setting], arguments: Sequence[str], wrong: Problems
+) -> dict[str, Any]:
     """Return the settings on the command line; `config` is among them when given.
 
     Args:
         schema: all settings by name.
         arguments: what follows the process's name.
-        told: takes down what is wrong.
+        wrong: takes down what is wrong.
     """
     values: dict[str, Any] = {}
     known = {flag(name): name for name in (*schema, "config")}
@@ -575,7 +577,7 @@ def read_arguments(schema: Mapping[str, Setting], arguments: Sequence[str], told
     while rest:
         word = rest.pop(0)
         if not word.startswith("--"):
-            told.problems.append(f"{word!r}: what is this? Settings are given as --name value")
+            wrong.problems.append(f"{word!r}: what is this? Settings are given as --name value")
             continue
         word, equals, text = word.partition("=")
         negated = known.get("--" + word.removeprefix("--no-")) if word.startswith("--no-") else None
@@ -584,7 +586,7 @@ def read_arguments(schema: Mapping[str, Setting], arguments: Sequence[str], told
             continue
         name = known.get(word)
         if name is None:
-            told.add(unknown(word, tuple(known)))
+            wrong.add(unknown(word, tuple(known)))
             if not equals and rest and not rest[0].startswith("--"):
                 rest.pop(0)  # its value
             continue
@@ -594,11 +596,11 @@ def read_arguments(schema: Mapping[str, Setting], arguments: Sequence[str], told
                 values[name] = True
                 continue
             if not rest:
-                told.problems.append(f"{word}: a value is missing")
+                wrong.problems.append(f"{word}: a value is missing")
                 values[name] = WRONG
                 continue
             text = rest.pop(0)
-        value = text if setting is None else told.value(setting.parse, text, word)
+        value = text if setting is None else wrong.value(setting.parse, text, word)
         if setting is not None and setting.many and name in values:
             value = WRONG if WRONG in (value, values[name]) else values[name] + value
         values[name] = value
@@ -606,9 +608,9 @@ def read_arguments(schema: Mapping[str, Setting], arguments: Sequence[str], told
 
 
 def read_environment(
-    cls: type[Options], schema: Mapping[str, Setting], environment: Mapping[str, str], told: Problems
+    cls: type[Options], schema: Mapping[str, Setting], environment: Mapping[str, str], wrong: Problems
 ) -> dict[str, Any]:
-    """Return the settings in the environment; `config` is among them when given; `told`: see above."""
+    """Return the settings in the environment; `config` is among them when given; `wrong`: see above."""
     values: dict[str, Any] = {}
     prefix = env_prefix(cls)
     for variable, text in environment.items():
@@ -619,32 +621,32 @@ def read_environment(
             if name == "config":
                 values[name] = text
             elif name in schema:
-                values[name] = told.value(schema[name].parse, text, variable)
+                values[name] = wrong.value(schema[name].parse, text, variable)
             else:
-                told.add(unknown(variable, [f"{prefix}{field.upper()}" for field in (*schema, "config")]))
+                wrong.add(unknown(variable, [f"{prefix}{field.upper()}" for field in (*schema, "config")]))
         elif not variable.startswith((*(f"WHIMBREL_{process}_" for process in PROCESSES), *FOREIGN_PREFIXES)):
-            told.add(unknown(variable, [f"WHIMBREL_{process}_" for process in PROCESSES]))
+            wrong.add(unknown(variable, [f"WHIMBREL_{process}_" for process in PROCESSES]))
     return values
 
 
-def read_file(schema: Mapping[str, Setting], path: Path, told: Problems) -> dict[str, Any] | None:
-    """Return the settings in a TOML file, None where it can't be read; `told`: see above."""
+def read_file(schema: Mapping[str, Setting], path: Path, wrong: Problems) -> dict[str, Any] | None:
+    """Return the settings in a TOML file, None where it can't be read; `wrong`: see above."""
     try:
         table = tomllib.loads(path.read_bytes().decode())
     except OSError as error:
-        told.problems.append(f"{path}: {error.strerror}")
+        wrong.problems.append(f"{path}: {error.strerror}")
         return None
     except UnicodeDecodeError as error:
         line = error.object.count(b"\n", 0, error.start) + 1
-        told.problems.append(f"{path}: the file is not UTF-8 (line {line})")
+        wrong.problems.append(f"{path}: the file is not UTF-8 (line {line})")
         return None
     except (tomllib.TOMLDecodeError, RecursionError, ValueError) as error:
-        told.problems.append(f"{path}: {error}")
+        wrong.problems.append(f"{path}: {error}")
         return None
     values: dict[str, Any] = {}
     for name, value in table.items():
         if name in schema:
-            values[name] = told.value(schema[name].check, value, f"{path}: {name}")
+            values[name] = wrong.value(schema[name].check, value, f"{path}: {name}")
         else:
-            told.problems.append(f"{path}: {unknown(name, tuple(schema))}")
+            wrong.problems.append(f"{path}: {unknown(name, tuple(schema))}")
     return values

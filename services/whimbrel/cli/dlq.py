@@ -320,9 +320,9 @@ def settle(
 
 def letter_object(letter: "DeadLetter") -> dict[str, Any]:
     """Return a letter for JSON."""
-    told = {"group": letter.group, "origin_topic": letter.origin_topic, "attempts": letter.attempts}
+    fields = {"group": letter.group, "origin_topic": letter.origin_topic, "attempts": letter.attempts}
     # What is in the record is of a consumer of the dead-letter topic, and none has got it.
-    return told | as_object(letter.message) | {"delivery_attempt": letter.attempts}
+    return fields | as_object(letter.message) | {"delivery_attempt": letter.attempts}
 
 
 def row(letter: "DeadLetter") -> tuple[object, ...]:

@@ -41,7 +41,7 @@ __all__ = [
 
 LEFT_OUT = frozenset((DELAY, HANDED_ON_FROM, DEAD_AFTER_ATTEMPTS))
 ATTEMPTS_DIGITS_MAX = 10  # of an int32
-ID_CHARS_MAX = 255  # of a message id that is told: those of clients have 32, and may have any number
+ID_CHARS_MAX = 255  # of a message id that is reported: those of clients have 32, and may have any number
 # What only a dead letter has.
 LETTER_PROPERTIES = frozenset(
     (
@@ -90,9 +90,9 @@ def attempts_of(properties: Mapping[str, str], reconsume_times: int, attempts_ma
             one more.
         attempts_max: of its group; None where that is not known.
     """
-    told = properties.get(DEAD_AFTER_ATTEMPTS, "")
-    if told.isascii() and told.isdecimal() and len(told) <= ATTEMPTS_DIGITS_MAX:
-        return int(told)
+    text = properties.get(DEAD_AFTER_ATTEMPTS, "")
+    if text.isascii() and text.isdecimal() and len(text) <= ATTEMPTS_DIGITS_MAX:
+        return int(text)
     return max(reconsume_times if attempts_max is None else min(reconsume_times, attempts_max), 0)
 
 

@@ -64,10 +64,10 @@ def read(line: str, *, whole: bool) -> None:
     words = [NUMBERS.get(word, word) for word in words if word not in ELLIPSES]
     if words and words[0] in PROCESSES:
         schema = {setting.name: setting for setting in settings(options_of(words[0]))}
-        told = Problems()
-        read_arguments(schema, words[1:], told)
-        if told.problems:
-            raise ConfigError(*told.problems)
+        wrong = Problems()
+        read_arguments(schema, words[1:], wrong)
+        if wrong.problems:
+            raise ConfigError(*wrong.problems)
         return
     command: Any = command_line(options=True)
     context: Any = None

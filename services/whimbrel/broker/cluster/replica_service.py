@@ -359,6 +359,12 @@ class LeaseStreams:
         for stream in tuple(self.open):
             stream.outbox.close(error)
 
+    def learn_takeovers(self, count: int) -> None:
+        """Take a slave's count; an elected leader's is that of its group already."""
+        if self.state is None and self.takeovers.learn(count):
+            for stream in tuple(self.open):
+                stream.greet()
+
     def tell_begun(self) -> None:
         """Tell members that this leader has begun, which has all that was answered."""
         for stream in tuple(self.open):
@@ -379,6 +385,7 @@ class LeaseStream:
         self.exchange: LeaseExchange | None = None
         self.slave: Member | None = None
         self.member: MemberStream | None = None
+        self.takeovers = 0  # that the slave knows of
         self.streams = streams
         self.outbox = outbox
         self.loop = asyncio.get_running_loop()
@@ -393,7 +400,6 @@ class LeaseStream:
                 raise BadRequest(f"this is {streams.name}, not {message.broker_name}")
             if not streams.settled():
                 raise NotReady("this broker is not a settled master")
-            streams.takeovers.heard(message.takeovers)
             if streams.state is not None:
                 version = MetadataVersion(message.metadata.epoch, message.metadata.counter)
                 self.member = streams.state.hello(
@@ -405,6 +411,7 @@ class LeaseStream:
                 peer_reads_orders=message.reads_orders,
                 numbers=self.member is not None,
             )
+            self.takeovers = message.takeovers
             streams.open[self] = None
             self.slave = Member(
                 broker_id=message.broker_id,
@@ -419,6 +426,8 @@ class LeaseStream:
         assert self.slave is not None
         if message.entries and not streams.shares_log(self.slave):
             raise NotReady("it is not known yet that the slave's log is a part of this master's")
+        if message.entries:
+            streams.learn_takeovers(self.takeovers)
         complete = self.exchange.peer_complete
         self.exchange.received(message.entries, message.snapshot_done)
         if self.member is not None and streams.state is not None:
@@ -629,7 +638,7 @@ async def read_leases(
             return
         if response.reads_orders:
             exchange.peer_reads()
-        takeovers.heard(response.takeovers)
+        takeovers.learn(response.takeovers)
         before = exchange.peer_complete
         exchange.received(response.entries, response.snapshot_done)
         if state is not None:

@@ -51,10 +51,10 @@ def dead_letter(group: GroupConfig, message: StoredMessage, redeliveries: int, *
             often those before them were.
     """
     before = max(message.reconsume_times, 0) if message.topic.startswith(RETRY_PREFIX) else 0
-    told = (DEAD_AFTER_ATTEMPTS, str(attempts + before))
+    after = (DEAD_AFTER_ATTEMPTS, str(attempts + before))
     return HandOn(
         topic=DEAD_LETTER_PREFIX + group.name,
-        added=(*origin_properties(message.properties, message.topic, message.offset_message_id), told),
+        added=(*origin_properties(message.properties, message.topic, message.offset_message_id), after),
         removed=LEFT_OUT,
         reconsume_times=message.reconsume_times + (1 if group.fifo else redeliveries),
     )

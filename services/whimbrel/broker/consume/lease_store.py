@@ -158,9 +158,8 @@ class LeaseStore:
             self.note_unwritten()
             self.table.apply(changes)
 
-    @property
     def greatest_term(self) -> int:
-        """Of the leaders that are known to have begun an epoch of a state."""
+        """Return the last leader, in their order, that is known to have begun an epoch of a state."""
         return max((epoch for _, _, (_, epoch, _) in self.table.positions()), default=0) // EPOCHS_EACH
 
     def next_epoch(self, epoch: int) -> int:

@@ -17,7 +17,7 @@ from whimbrel.store.store import MessageStore
 
 __all__ = ["UnreadQueues", "queues_text", "readers_among"]
 
-TOLD_MAX = 8  # queues, groups and topics in a sentence
+NAMED_MAX = 8  # queues, groups and topics in a sentence
 
 
 class UnreadQueues:
@@ -78,7 +78,7 @@ class UnreadQueues:
                 f" {who(readers)}"
             )
 
-    def told(self) -> str:
+    def note(self) -> str:
         """Return which topics have such messages, and how many, in a sentence; empty for none."""
         fewer = []
         for topic, by_id in self.store.queues.by_topic.items():
@@ -94,9 +94,9 @@ class UnreadQueues:
         if not topics:
             return ""
         parts = [
-            f"{sum(held.values()):,} of {topic} in {queues_text(held)}" for topic, held in topics[:TOLD_MAX]
+            f"{sum(held.values()):,} of {topic} in {queues_text(held)}" for topic, held in topics[:NAMED_MAX]
         ]
-        more = f" and of {len(topics) - TOLD_MAX} other topics" if len(topics) > TOLD_MAX else ""
+        more = f" and of {len(topics) - NAMED_MAX} other topics" if len(topics) > NAMED_MAX else ""
         return (
             f"messages lie in queues that nobody reads: {', '.join(parts)}{more};"
             " `whimbrel topic update NAME --read-queues N` has them read"
@@ -116,14 +116,14 @@ def readable_queues(topic: TopicConfig) -> int:
 def queues_text(queue_ids: Sequence[int] | dict[int, int] | range) -> str:
     """Return `queue 3`, `queues 2, 3`, or how many more there are."""
     ids = sorted(queue_ids)
-    shown = ", ".join(map(str, ids[:TOLD_MAX]))
-    more = f" and {len(ids) - TOLD_MAX} more" if len(ids) > TOLD_MAX else ""
+    shown = ", ".join(map(str, ids[:NAMED_MAX]))
+    more = f" and {len(ids) - NAMED_MAX} more" if len(ids) > NAMED_MAX else ""
     return f"queue{'' if len(ids) == 1 else 's'} {shown}{more}"
 
 
 def who(readers: Sequence[str]) -> str:
     if not readers:
         return "no group reads it"
-    names = ", ".join(readers[:TOLD_MAX])
-    more = f" and {len(readers) - TOLD_MAX} more" if len(readers) > TOLD_MAX else ""
+    names = ", ".join(readers[:NAMED_MAX])
+    more = f" and {len(readers) - NAMED_MAX} more" if len(readers) > NAMED_MAX else ""
     return f"not all of the groups that read it have finished them ({names}{more})"

@@ -815,7 +815,7 @@ class MasterRole(Role):
                 absent, lambda member: f"whimbrel replication reinit {name} --member {member}"
             )
         ahead = self.upkeep.ahead
-        unread = UnreadQueues(self.context.topics, self.consumption.positions, self.store).told()
+        unread = UnreadQueues(self.context.topics, self.consumption.positions, self.store).note()
         return (*super().notes(), *filter(None, (ahead, unread)), *away)
 
     def unequal_settings(self) -> Sequence[str]:

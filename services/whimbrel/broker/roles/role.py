@@ -206,6 +206,10 @@ class Role(ABC):
         """Take up how far the log is confirmed."""
 
     @abstractmethod
+    def order_masters(self) -> None:
+        """Take note of this role, so that of two masters the later one is known (`Takeovers`)."""
+
+    @abstractmethod
     def make_appender(self) -> Appender | ReadOnlyAppender:
         """Return what sends go through."""
 
@@ -320,10 +324,6 @@ class Role(ABC):
         self.offsets.adopt_file()
         self.opened.callback(self.offsets.export)  # not before: it would write over a file that can't be read
         self.store.on_arrival = self.consumption.wakeups.on_arrival
-
-    @abstractmethod
-    def order_masters(self) -> None:
-        """Take note of this role, so that of two masters the later one is known (`Takeovers`)."""
 
     def exists(self, group: str, topic: str, queue_id: int) -> bool:
         """Tell whether there is such a group, and a topic with such a queue."""

@@ -9,19 +9,21 @@ does not undo one by the master that took over from it.
     starts as a slave                 it follows
     starts as a master, and followed  count + 1: it takes over; it follows no more
     starts as a master otherwise      the count stays: it is the master that it was
-    a slave hears of a greater count  that is its own
+    a slave learns a greater count    that is its own
     a master does                     that + 1: another master was there meanwhile
 
-Brokers tell their counts when a lease stream begins (`cluster/replica_service.py`). A slave that becomes the
-master without having heard of the last one counts no higher than that: it lacks its messages as well. Where
-members are elected the count stays as it is and is added to a leader's epoch, so that a group that goes over
-to elections goes on above what it had.
+Lease streams carry the counts (`cluster/replica_service.py`): a master's in its first message and when it has
+changed, a slave's in its first message, which counts with its first entries. A slave that becomes the master
+without having followed the last one counts no higher than that: it lacks its messages as well. Where members
+are elected the count is added to a leader's epoch, so that a group that goes over to elections goes on above
+what it had; it changes no more, but that followers learn their leader's.
 
 What the disk has no room for is written down when the next stream begins. A slave whose first note was lost
 so, and which is made the master by its next start, does not know that it has taken over.
 """
 
 import logging
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
@@ -31,7 +33,8 @@ from whimbrel.store import jsonconfig
 
 __all__ = ["TAKEOVERS_MAX", "Takeovers"]
 
-TAKEOVERS_MAX: Final = (1 << 20) - 1
+# Epochs of lease states go up to twice what this leads to: a count that is none leaves room for resets.
+TAKEOVERS_MAX: Final = (1 << 19) - 1
 
 logger = logging.getLogger(__name__)
 
@@ -73,30 +76,32 @@ class Takeovers:
         self.follows = True
         self.save()
 
-    def lead(self, least: int) -> None:
+    def lead(self, known: Callable[[], int]) -> None:
         """Start as a master.
 
         Args:
-            least: takeovers that the lease states here are known to be of.
+            known: returns how many takeovers the lease states here show; asked at a takeover alone.
         """
         self.leads = True
         if self.follows:
             self.follows = False
-            self.raise_to(max(self.count, min(least, TAKEOVERS_MAX)) + 1)
+            self.raise_to(max(self.count, known()) + 1)
             logger.info("this master has taken over from another one: takeover %d of the group", self.count)
         self.save()
 
-    def heard(self, told: int) -> None:
-        """Take another broker's count.
+    def learn(self, count: int) -> bool:
+        """Take another broker's count; return whether ours has changed.
 
         Raises:
             RemoteProtocolError: there is no such count.
         """
-        if not 0 <= told <= TAKEOVERS_MAX:
-            raise RemoteProtocolError(f"the peer tells of {told} takeovers; there are 0 to {TAKEOVERS_MAX}")
-        if told > self.count:
-            self.raise_to(told + self.leads)
+        if not 0 <= count <= TAKEOVERS_MAX:
+            raise RemoteProtocolError(f"the peer says {count} takeovers; there are 0 to {TAKEOVERS_MAX}")
+        before = self.count
+        if count > before:
+            self.raise_to(count + self.leads)
         self.save()
+        return self.count != before
 
     def raise_to(self, count: int) -> None:
         self.count = min(count, TAKEOVERS_MAX)

@@ -185,18 +185,18 @@ def test_fewer_queues_that_would_hide_messages_are_refused_with_their_number(rig
         shrunk(rig, read_queues=1)
     read_by(rig, "slow", 1, 3)
     assert shrunk(rig, read_queues=1).read_queues == 1
-    assert rig.unread.told() == ""
+    assert rig.unread.note() == ""
 
 
 def test_what_is_told_to_hide_messages_hides_them_and_says_where_they_are(rig: Rig) -> None:
     rig.topic("orders")
     rig.fill("orders", 7)
-    assert rig.unread.told() == ""
+    assert rig.unread.note() == ""
     assert shrunk(rig, read_queues=1, write_queues=1, hide_messages=True).read_queues == 1
-    assert "3 of orders in queue 1; `whimbrel topic update" in rig.unread.told()
+    assert "3 of orders in queue 1; `whimbrel topic update" in rig.unread.note()
     assert unfinished(rig) == [4, 3]
     assert shrunk(rig, read_queues=2).read_queues == 2
-    assert rig.unread.told() == ""
+    assert rig.unread.note() == ""
 
 
 def test_positions_are_looked_at_once_for_all_topics(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -211,13 +211,13 @@ def test_positions_are_looked_at_once_for_all_topics(rig: Rig, monkeypatch: pyte
 
     monkeypatch.setattr(positions, "committed_offsets", counted)
     rig.topic("whole")
-    assert rig.unread.told() == "" and not looked
+    assert rig.unread.note() == "" and not looked
     for topic in ("t1", "t2", "t3"):
         rig.topic(topic)
         rig.fill(topic, 4)
         shrunk(rig, topic, read_queues=1, write_queues=1, hide_messages=True)
     looked.clear()
-    assert "2 of t1 in queue 1, 2 of t2 in queue 1, 2 of t3 in queue 1" in rig.unread.told()
+    assert "2 of t1 in queue 1, 2 of t2 in queue 1, 2 of t3 in queue 1" in rig.unread.note()
     assert len(looked) == 1
 
 
@@ -227,7 +227,7 @@ def test_a_topic_that_is_read_no_more_hides_all_of_it(rig: Rig) -> None:
     with pytest.raises(WouldHide, match=r"hide 7 messages in queues 0, 1"):
         shrunk(rig, permission=WRITE)
     assert shrunk(rig, permission=WRITE, hide_messages=True).permission == WRITE
-    assert "7 of orders in queues 0, 1" in rig.unread.told()
+    assert "7 of orders in queues 0, 1" in rig.unread.note()
 
 
 def test_more_queues_to_write_than_to_read_are_refused(rig: Rig) -> None:

@@ -98,19 +98,36 @@ def test_entries_of_a_slave_with_our_log_are_taken() -> None:
     assert store.table.state("g", "t", 0).next == 8
 
 
-def test_both_sides_tell_how_often_masters_have_changed(tmp_path: Path) -> None:
-    takeovers = Takeovers(tmp_path)
-    takeovers.lead(0)
+def pair_streams(root: Path, *, shared: bool) -> tuple[LeaseStreams, Takeovers]:
+    takeovers = Takeovers(root)
+    takeovers.lead(int)
+    return streams(lease_store(), lambda _: shared, takeovers), takeovers
 
+
+def test_both_sides_learn_how_often_masters_have_changed(tmp_path: Path) -> None:
     async def main() -> None:
-        to = streams(lease_store(), lambda _: True, takeovers)
-        sent = Sent()
-        stream = to.method().open(Call("SyncLeases", "10.0.0.3:40000", {}, None), sent)
-        stream.received(hello(takeovers=4))
-        assert sent.messages[0].takeovers == 5, "above a slave's that knows of another master"
-        another = to.method().open(Call("SyncLeases", "10.0.0.3:40001", {}, None), Sent())
-        with pytest.raises(RemoteProtocolError, match="takeovers"):
-            another.received(hello(takeovers=1 << 40))
+        to, _ = pair_streams(tmp_path, shared=True)
+        another, sent = Sent(), Sent()
+        for outbox, count in ((another, 0), (sent, 4)):
+            stream = to.method().open(Call("SyncLeases", "10.0.0.3:40000", {}, None), outbox)
+            stream.received(hello(takeovers=count))
+        assert [message.takeovers for message in sent.messages] == [0, 0]
+        stream.received(acknowledged_to(8))
+        for outbox in (another, sent):
+            assert max(message.takeovers for message in outbox.messages) == 5, "above that of another master"
 
     asyncio.run(main())
     assert Takeovers(tmp_path).count == 5
+
+
+def test_counts_of_who_is_not_known_to_share_the_log_or_that_nobody_has_are_not_taken(tmp_path: Path) -> None:
+    async def main() -> None:
+        for shared, count, error in ((False, 4, NotReady), (True, 1 << 40, RemoteProtocolError)):
+            to, takeovers = pair_streams(tmp_path, shared=shared)
+            stream = to.method().open(Call("SyncLeases", "10.0.0.3:40000", {}, None), Sent())
+            stream.received(hello(takeovers=count))
+            with pytest.raises(error):
+                stream.received(acknowledged_to(8))
+            assert takeovers.count == 0 and to.lease_store.table.state("g", "t", 0).next == 0
+
+    asyncio.run(main())

@@ -158,12 +158,12 @@ def test_in_a_pair_a_reset_of_the_former_master_counts_where_the_new_one_made_no
 
 def test_the_greatest_term_is_known_from_the_states() -> None:
     store = broker()
-    assert store.greatest_term == 0
+    assert store.greatest_term() == 0
     reset(store, 5)
-    assert store.greatest_term == 0
+    assert store.greatest_term() == 0
     store.term = lambda: 4
     reset(store, 5)
-    assert store.greatest_term == 4
+    assert store.greatest_term() == 4
 
 
 def test_followers_take_a_greater_epoch_from_their_leader() -> None:

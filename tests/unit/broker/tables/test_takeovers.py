@@ -13,7 +13,7 @@ def started(root: Path, *, master: bool, least: int = 0) -> Takeovers:
     """Start a broker on a store."""
     found = Takeovers(root)
     if master:
-        found.lead(least)
+        found.lead(lambda: least)
     else:
         found.follow()
     return found
@@ -33,8 +33,8 @@ def test_a_slave_that_becomes_the_master_counts_one_more_and_once(tmp_path: Path
 
 def test_a_slave_counts_as_its_master_does(tmp_path: Path) -> None:
     slave = started(tmp_path, master=False)
-    slave.heard(5)
-    slave.heard(3)
+    slave.learn(5)
+    slave.learn(3)
     assert slave.count == 5
     assert started(tmp_path, master=True).count == 6
 
@@ -43,9 +43,9 @@ def test_a_former_master_that_leads_again_without_having_followed_counts_above_w
     tmp_path: Path,
 ) -> None:
     master = started(tmp_path, master=True)
-    master.heard(1)
+    master.learn(1)
     assert master.count == 2
-    master.heard(2)  # its slave has learned it
+    master.learn(2)  # its slave has learned it
     assert master.count == 2 and started(tmp_path, master=True).count == 2
 
 
@@ -58,17 +58,17 @@ def test_states_of_later_masters_are_known_without_their_count(tmp_path: Path) -
 def test_counts_that_nobody_has_are_refused(tmp_path: Path, told: int) -> None:
     slave = started(tmp_path, master=False)
     with pytest.raises(RemoteProtocolError, match="takeovers"):
-        slave.heard(told)
+        slave.learn(told)
     assert slave.count == 0
 
 
 def test_the_greatest_count_stays(tmp_path: Path) -> None:
-    started(tmp_path, master=False).heard(TAKEOVERS_MAX)
+    started(tmp_path, master=False).learn(TAKEOVERS_MAX)
     assert started(tmp_path, master=True, least=1 << 40).count == TAKEOVERS_MAX
 
 
 def test_from_its_predecessor_a_master_counts_one_more(tmp_path: Path) -> None:
-    started(tmp_path, master=False).heard(4)
+    started(tmp_path, master=False).learn(4)
     master = started(tmp_path, master=True)
     assert master.count == 5
     master.path.write_text("{}")
@@ -95,7 +95,7 @@ def test_what_a_full_disk_did_not_take_is_written_down_later(
     with monkeypatch.context() as patched:
         patched.setattr(jsonconfig, "save", full)
         slave = started(tmp_path, master=False)
-        slave.heard(1)
+        slave.learn(1)
         assert not slave.path.exists()
-    slave.heard(1)
+    slave.learn(1)
     assert started(tmp_path, master=True).count == 2
