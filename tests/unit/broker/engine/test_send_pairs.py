@@ -1,0 +1,80 @@
+"""What a send is answered, and what it changes, with each rule broken and with each two of them at once.
+
+`send_pairs_v2.json` and `send_pairs_remoting.json` were recorded from the two paths that decided sends before
+there was an engine. Answers, their order and side effects are to stay as they were:
+
+    RECORD=1 pytest tests/unit/broker/engine/test_send_pairs.py     records them anew; look at the difference
+"""
+
+import asyncio
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.engine.in_process import in_process
+from support.engine.send_rules import (
+    REMOTING_RULES,
+    V2_RULES,
+    RemotingCase,
+    Rule,
+    V2Case,
+    combinations,
+    first_turns,
+    outcome,
+)
+from support.remoting.handlers import NOW
+from support.store.stores import StoppedClock
+
+HERE = Path(__file__).parent
+
+
+def outcomes(root: Path, kind: type[Any], rules: list[Rule]) -> dict[str, str]:
+    """Return the outcome of each combination, by the names of its rules."""
+
+    async def play() -> dict[str, str]:
+        found = {}
+        async with in_process(root, machine=StoppedClock(NOW)) as broker:
+            with first_turns():
+                for number, broken in enumerate(combinations(rules)):
+                    case = kind(number)
+                    for rule in broken:
+                        rule.apply(case)
+                    found[" + ".join(rule.name for rule in broken)] = outcome(broker, case)
+        return found
+
+    return asyncio.run(play())
+
+
+def packed(found: dict[str, set[str]]) -> dict[str, list[str]]:
+    """Return outcomes as they are kept: each text once, and which names have it."""
+    names: dict[str, list[str]] = {}
+    for name, texts in found.items():
+        for text in sorted(texts):
+            names.setdefault(text, []).append(name)
+    return names
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "rules"),
+    [("v2", V2Case, V2_RULES), ("remoting", RemotingCase, REMOTING_RULES)],
+    ids=["v2", "remoting"],
+)
+def test_each_two_rules_broken_at_once(tmp_path: Path, name: str, kind: type[Any], rules: list[Rule]) -> None:
+    found = outcomes(tmp_path, kind, rules)
+    kept = HERE / f"send_pairs_{name}.json"
+    before: dict[str, set[str]] = {}
+    if kept.exists() and os.environ.get("RECORD") != "new":
+        for text, names in json.loads(kept.read_text()).items():
+            for each in names:
+                before.setdefault(each, set()).add(text)
+    if os.environ.get("RECORD"):
+        for each, text in found.items():
+            before.setdefault(each, set()).add(text)
+        kept.write_text(json.dumps(packed(before), indent=0, ensure_ascii=False) + "\n")
+    differing = [each for each in {**before, **found} if found.get(each) not in before.get(each, ())]
+    assert not differing, "\n".join(
+        f"{each}\n  was {before.get(each)}\n  is  {found.get(each)}" for each in differing[:10]
+    )
