@@ -1,12 +1,12 @@
 # What takes minutes or hours, and what makes a page of results: included by the Makefile, listed by `make help-long`.
 # Every run prints its seed and commit; those that write a page say which.
 
-# The transport that is not the default serves once more where a test says that it matters (docs/testing.md).
-OTHER := WHIMBREL_TEST_TRANSPORT=other $(PY) -m pytest -q
+# Our clients call by grpcio once more where a test says that it matters (docs/testing.md).
+OTHER := WHIMBREL_CLIENT_TRANSPORT=grpcio $(PY) -m pytest -q
 
 .PHONY: test-transport test-lane test-all interop official clients4 clients4-record release-check fuzz-fast fuzz-native lane-rules bitrot sim sim-majority sim-elections sim-power soak-sim models faults failovers beside-failovers hostile soak soak-front bench beside bench-spark
 
-test-transport: setup ## only the tests that run behind both transports, behind both
+test-transport: setup ## only the tests that run with our clients calling by both transports, by both
 	$(PY) -m pytest -m "transport and not slow" -q
 	$(OTHER) -m "transport and not slow"
 
@@ -16,7 +16,7 @@ test-lane: setup ## all tests with and without the compiled lane, the simulation
 	for lane in auto off; do WHIMBREL_LANE=$$lane $(MAKE) sim SECONDS=240 FIRST=1 COUNT=320; \
 		WHIMBREL_TEST_LANE=$$lane $(MAKE) hostile; done
 
-test-all: setup ## all tests, and those that are marked for it behind the other transport as well
+test-all: setup ## all tests, and those that are marked for it with our clients calling by grpcio as well
 	$(PY) -m pytest -q
 	$(OTHER) -m transport
 

@@ -63,7 +63,7 @@ async def server() -> None:
     """Serve until standard input ends."""
     answer = messaging.HeartbeatResponse()
     method = UnaryMethod("Call", messaging.HeartbeatRequest, lambda call, request: answer)
-    running = await serve([Service("bench.Bench", (method,))], host="127.0.0.1", port=0, transport="native")
+    running = await serve([Service("bench.Bench", (method,))], host="127.0.0.1", port=0)
     print(running.address, flush=True)
     await asyncio.to_thread(sys.stdin.read)
     await running.stop(grace=0)

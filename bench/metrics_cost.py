@@ -7,8 +7,8 @@ to one and the other by turns, so that both see the same machine; compared are t
 ratios, and memory and start of each process.
 
 Where the machine is shared that is too coarse for a cost of microseconds. So two brokers also take sends
-inside this process, from the decoding of a request to its answer, without a transport, by turns of 500;
-compared is the CPU time of the thread that does it.
+inside this process, over connections in memory, by turns of 500; compared is the CPU time of the thread that
+does it.
 """
 
 import argparse
@@ -19,24 +19,21 @@ import threading
 import time
 import urllib.request
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
+from front import Sink, reads_of
 from run import Cluster, cluster, log, memory, scratch_directory, tool
 
-from support.cluster.broker_api import message
 from whimbrel.broker.broker import Broker
 from whimbrel.broker.options import BrokerOptions
-from whimbrel.pb.apache.rocketmq.v2 import service_pb2 as messaging
-from whimbrel.rpc.server.grpcio import Hooks, handle_once
-from whimbrel.rpc.server.handlers import UnaryMethod
+from whimbrel.rpc.server.connection import NativeConnection
 from whimbrel.rpc.server.loop import run as run_loop
-from whimbrel.rpc.server.responses import failing_with
+from whimbrel.rpc.server.native import NativeServer
 
 ON: dict[str, object] = {"metrics_port": 0}
 SCRAPE_S = 5.0
 BLOCK = 500
 SCRAPES = 50
-OK_CODE = 20000
 
 
 def main() -> None:
@@ -54,22 +51,6 @@ def main() -> None:
     print(json.dumps(result, indent=2))
 
 
-class Caller:
-    """What the adapter asks of a call's context."""
-
-    def peer(self) -> str:
-        """Return who calls."""
-        return "ipv4:127.0.0.1:5555"
-
-    def time_remaining(self) -> float:
-        """Return the caller's patience."""
-        return 3.0
-
-    def invocation_metadata(self) -> tuple[tuple[str, str], ...]:
-        """Return the headers."""
-        return (("x-mq-client-id", "bench@1"),)
-
-
 async def inside(scratch: Path, blocks: int) -> dict[str, Any]:
     """Compare two brokers in this process, and time scrapes of one."""
     brokers = [
@@ -83,24 +64,25 @@ async def inside(scratch: Path, blocks: int) -> dict[str, Any]:
     ]  # fmt: skip
     for broker in brokers:
         await broker.start()
-    raw = messaging.SendMessageRequest(messages=[message("T", b"x" * 1024)]).SerializeToString()
+    reads = reads_of(BLOCK, 1, indexed=False)
     pairs = []
     for number in range(blocks + 2):
         order = brokers if number % 2 else brokers[::-1]
         took = {}
         for broker in order:
-            took[broker.options.metrics_port] = await sends(broker, raw)
+            took[broker.options.metrics_port] = await sends(broker, reads)
         pairs.append((took[-1], took[0]))
     pairs = pairs[2:]  # the first ones warm up
-    on = brokers[1]
+    context = brokers[1].context
+    assert context is not None and context.exposition is not None
     began, cpu = time.perf_counter(), time.process_time()
     for _ in range(SCRAPES):
-        await asyncio.to_thread(fetch, on.metrics_address)
+        await asyncio.to_thread(fetch, context.exposition.address)
     cpu, wall = (time.process_time() - cpu) / SCRAPES, (time.perf_counter() - began) / SCRAPES
     for broker in brokers:
         await broker.stop()
     return {
-        "CPU us a send without transport": {
+        "CPU us a send without sockets": {
             "off": round(statistics.median(before for before, _ in pairs), 2),
             "on": round(statistics.median(after for _, after in pairs), 2),
             "difference": round(statistics.median(after - before for before, after in pairs), 2),
@@ -112,23 +94,19 @@ async def inside(scratch: Path, blocks: int) -> dict[str, Any]:
     }
 
 
-async def sends(broker: Broker, raw: bytes) -> float:
+async def sends(broker: Broker, reads: list[bytes]) -> float:
     """Return the CPU microseconds of one send."""
-    method = UnaryMethod(
-        "SendMessage",
-        messaging.SendMessageRequest,
-        broker.sends.send,
-        failing_with(messaging.SendMessageResponse),
-    )
-    hooks = Hooks(None if broker.counted is None else broker.counted.calls.observe, None)
-    context: Any = Caller()
+    assert isinstance(broker.server, NativeServer)
+    connection = NativeConnection(broker.server, 0.0)
+    connection.connection_made(cast(Any, Sink()))
     began = time.thread_time()
-    for number in range(BLOCK):
-        response = await handle_once("/v2/SendMessage", method, raw, context, hooks)
-        assert response.status.code == OK_CODE, response
-        if number % 10 == 9:
-            await asyncio.sleep(0)  # the end of a tick: marks, index
-    return (time.thread_time() - began) / BLOCK * 1e6
+    for data in reads:
+        connection.data_received(data)
+        await asyncio.sleep(0)  # the end of a tick: marks, index, answers
+    took = time.thread_time() - began
+    assert connection.conn.error is None and not connection.conn.streams, "a send was not answered"
+    connection.connection_lost(None)
+    return took / BLOCK * 1e6
 
 
 def clusters(work: Path, rounds: int, secs: float) -> dict[str, Any]:

@@ -1,15 +1,13 @@
-"""What all tests share: the transport of a run; `measured`, whose lines stand in the summary of every run.
+"""What all tests share: what a run goes by; `measured`, whose lines stand in the summary of every run.
 
-A run has one transport, by which all servers in it serve and our own clients call: `WHIMBREL_TEST_TRANSPORT`,
-which is `native`, `grpcio`, or `other` for the one that is not the default (`serving.DEFAULT`).
-`WHIMBREL_CLIENT_TRANSPORT` lets the clients call by another one. With `WHIMBREL_TEST_LANE=off` nothing uses
-the compiled lane; tests of the mark `lane` are those that make a difference.
+With `WHIMBREL_CLIENT_TRANSPORT=grpcio` our own clients call by that library, in the tests and in what they
+start; tests of the mark `transport` are those that make a difference. With `WHIMBREL_TEST_LANE=off` nothing
+uses the compiled lane; the mark for that is `lane`.
 """
 
 import os
 import socket
 import threading
-import typing
 from collections.abc import Callable, Iterator
 from typing import Any
 from unittest.mock import patch
@@ -19,13 +17,11 @@ import pytest
 
 from whimbrel.lane import Lane
 from whimbrel.machine import MACHINE
-from whimbrel.rpc.server import serving
 
 LINES = pytest.StashKey[list[str]]()
 
-TRANSPORT = "WHIMBREL_TEST_TRANSPORT"
-CLIENTS = "WHIMBREL_CLIENT_TRANSPORT"
 STORE_THREADS = {"queue-mark", "log-preallocate", "log-flush"}
+CLIENTS = "WHIMBREL_CLIENT_TRANSPORT"
 LANE = "WHIMBREL_TEST_LANE"
 # What the compiled lane replaces is also tested without it, in CI; all tests are by `make test-lane`.
 LANE_TESTS = (
@@ -76,21 +72,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure() -> None:
-    """Let everything serve by the transport of this run: before a module reads the default.
-
-    Hypothesis measures no time: nothing asserts how long something took.
-    """
+    """Let Hypothesis measure no time, as nothing asserts how long something took; take the lane's choice."""
     hypothesis.settings.register_profile("whimbrel", deadline=None)
     hypothesis.settings.load_profile("whimbrel")
-    named = os.environ.get(TRANSPORT) or serving.DEFAULT
-    known = typing.get_args(serving.Transport)
-    if named == "other":
-        named = next(each for each in known if each != serving.DEFAULT)
-    if named not in known:
-        raise pytest.UsageError(f"{TRANSPORT}={named}: it is one of {', '.join(known)}, or other")
-    serving.DEFAULT = named  # type: ignore[assignment]
-    os.environ[TRANSPORT] = named  # for processes
-    os.environ.setdefault(CLIENTS, named)  # and for our own clients, here and there
     if lane := os.environ.get(LANE):
         os.environ["WHIMBREL_LANE"] = lane
 
@@ -100,7 +84,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.get_closest_marker("transport") and item.get_closest_marker("slow"):
             raise pytest.UsageError(
-                f"{item.nodeid} is slow, so it would never run behind the other transport: take one mark away"
+                f"{item.nodeid} is slow, so it would never run by the other transport: take one mark away"
             )
         if item.nodeid.startswith(LANE_TESTS) and not item.nodeid.startswith(SAME_WITHOUT_LANE):
             item.add_marker(pytest.mark.lane)
@@ -125,14 +109,8 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
 
 
 def pytest_report_header() -> str:
-    """Name it."""
-    return f"transport: {serving.DEFAULT}, lane: {MACHINE.lane}"
-
-
-@pytest.fixture
-def transport() -> str:
-    """Give the name of the transport of this run."""
-    return serving.DEFAULT
+    """Name what the run goes by."""
+    return f"clients call by: {os.environ.get(CLIENTS, 'native')}, lane: {MACHINE.lane}"
 
 
 @pytest.fixture

@@ -46,6 +46,7 @@ __all__ = [
     "check_rules",
     "effective",
     "env_prefix",
+    "gone",
     "help_text",
     "load",
     "load_or_exit",
@@ -160,6 +161,14 @@ def option(
     return dataclasses.field(default=default, metadata=metadata)
 
 
+def gone(default: Any, why: str) -> Any:
+    """Return the field of a setting that is gone: nothing tells of it, and its default is still taken.
+
+    `why` is what every other value is refused with: what is gone, and what to do.
+    """
+    return dataclasses.field(default=default, metadata={"gone": why})
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class Effective:
     """A setting's value, and where it comes from.
@@ -200,6 +209,8 @@ def effective(
 ) -> tuple[Effective, ...]:
     """Return all settings in the order of their declaration; `build` checks the rules over their values.
 
+    What is gone is not among them, but read as the others are.
+
     Args:
         cls, arguments, environment: of the process.
         rules: an error tells as well which rules the other values break.
@@ -207,7 +218,7 @@ def effective(
     Raises:
         ConfigError: names or values are wrong, or the file can't be read: all of that.
     """
-    schema = {setting.name: setting for setting in settings(cls)}
+    schema = {setting.name: setting for setting in declared(cls)}
     wrong = Problems()
     from_arguments = read_arguments(schema, arguments, wrong)
     from_environment = read_environment(cls, schema, environment, wrong)
@@ -215,6 +226,8 @@ def effective(
     from_file = {} if file is None else read_file(schema, Path(file), wrong)
     found = []
     for name, setting in schema.items():
+        if setting.gone:
+            continue
         if name in from_arguments:
             item = Effective(setting, from_arguments[name], "flag", setting.flag)
         elif name in from_environment:
@@ -334,8 +347,13 @@ def refusal(check: Callable[..., object], *arguments: Any) -> Iterator[str]:
 
 
 def settings(cls: type[Options]) -> "tuple[Setting, ...]":
-    """Return what is known of each setting, in the order of their declaration."""
-    return tuple(Setting(cls, field) for field in dataclasses.fields(cls))
+    """Return what is known of each setting that is not gone, in the order of their declaration."""
+    return tuple(setting for setting in declared(cls) if not setting.gone)
+
+
+def declared(cls: type[Options]) -> "list[Setting]":
+    """Return what is known of each setting, those that are gone among them."""
+    return [Setting(cls, field) for field in dataclasses.fields(cls)]
 
 
 def load_or_exit(cls: type[T], arguments: Sequence[str], environment: Mapping[str, str]) -> T:
@@ -352,6 +370,8 @@ def settings_line(options: Options) -> str:
     words = []
     for field in dataclasses.fields(options):
         value = getattr(options, field.name)
+        if field.metadata.get("gone"):
+            continue
         if field.metadata.get("secret") and value:
             value = "***"
         elif isinstance(value, tuple):
@@ -391,6 +411,7 @@ class Setting:
         choices: the values that are allowed, if they are few.
         unit: of the value, "" for a name, a count or a yes or no.
         shared: the variable that is its default where it is set; "" without one.
+        gone: why it is no setting any more; "" of one that is.
     """
 
     def __init__(self, cls: type[Options], field: dataclasses.Field[Any]) -> None:
@@ -399,6 +420,7 @@ class Setting:
         self.variable = f"{env_prefix(cls)}{field.name.upper()}"
         self.unit = next((unit for end, unit in UNITS.items() if field.name.endswith(end)), "")
         self.shared: str = field.metadata.get("shared", "")
+        self.gone: str = field.metadata.get("gone", "")
         self.default: Any = field.default
         self.metadata = field.metadata
         kind = typing.get_type_hints(cls)[field.name]
@@ -497,7 +519,8 @@ class Setting:
             for choice in self.choices:
                 if value.casefold() == choice.casefold():
                     return choice
-            raise ConfigError(f"{source}: {value!r} is not one of {', '.join(self.choices)}")
+            why = self.gone or f"{value!r} is not one of {', '.join(self.choices)}"
+            raise ConfigError(f"{source}: {why}")
         if self.kind is str and any(character < " " for character in value):
             raise ConfigError(f"{source}: {value!r} holds control characters")
         if self.kind is float and not math.isfinite(value):

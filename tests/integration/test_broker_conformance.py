@@ -22,7 +22,7 @@ from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as v2
 from whimbrel.pb.apache.rocketmq.v2 import service_pb2 as messaging
 from whimbrel.pb.whimbrel.admin.v1 import admin_service_pb2 as admin
 
-pytestmark = [pytest.mark.process, pytest.mark.transport]
+pytestmark = pytest.mark.process
 
 _numbers = itertools.count()
 

@@ -218,7 +218,6 @@ def bodies(messages: list[dict[str, Any]]) -> list[str]:
     return sorted(message["body"] for message in messages)
 
 
-@pytest.mark.transport
 def test_messages_come_back_as_they_were_sent(sdk: Sdk) -> None:
     sent = sdk("send", topic="Plain", bodies=[f"hello {n} \xe9" for n in range(8)], tag="a")
     assert all(len(message_id) == 34 and offset >= 0 for message_id, offset in sent)
@@ -247,7 +246,6 @@ def test_two_groups_each_get_every_message_and_filters_hold(sdk: Sdk) -> None:
     assert bodies(some) == ["1", "2", "3"]
 
 
-@pytest.mark.transport
 def test_push_consumer_gets_each_message_once_and_a_failed_one_again(sdk: Sdk) -> None:
     sdk("push", topic="Push", group="push", failures=1)
     sdk("send", topic="Push", bodies=[f"m{n}" for n in range(30)])

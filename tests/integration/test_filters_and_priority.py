@@ -13,7 +13,7 @@ from support.cluster.processes import Process, lone_broker
 from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as v2
 from whimbrel.pb.whimbrel.admin.v1 import admin_service_pb2 as admin
 
-pytestmark = [pytest.mark.process, pytest.mark.transport]
+pytestmark = pytest.mark.process
 
 numbers = itertools.count()
 

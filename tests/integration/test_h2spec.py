@@ -1,4 +1,4 @@
-"""The native transport under h2spec, which knows the rules of HTTP/2 better than we do: plain, and under TLS.
+"""Our HTTP/2 server under h2spec, which knows the rules of HTTP/2 better than we do: plain, and under TLS.
 
 Needs Go: the program is built once, into ~/.cache/whimbrel. Without Go the test is skipped; with
 REQUIRE_H2SPEC=1 that is a failure.
@@ -34,7 +34,7 @@ def h2spec() -> Path:
 @pytest.mark.parametrize("flags", [(), ("-t", "-k")], ids=["plain", "tls"])
 def test_every_case_passes_and_none_is_skipped(h2spec: Path, tmp_path: Path, flags: tuple[str, ...]) -> None:
     report = tmp_path / "junit.xml"
-    with Process(tmp_path, "nameserver", "ns", transport="native") as server:
+    with Process(tmp_path, "nameserver", "ns") as server:
         host, _, port = server.grpc.rpartition(":")
         done = subprocess.run(
             [h2spec, "--strict", "-h", host, "-p", port, "-o", "5", "-j", report, *flags],

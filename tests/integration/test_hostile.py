@@ -9,12 +9,8 @@ from dataclasses import replace
 import pytest
 
 from hostile.run import ATTACKS, Attack, Rig, measure, rig
-from support.cluster.processes import transport
 
-pytestmark = [
-    pytest.mark.process,
-    pytest.mark.skipif(transport() != "native", reason="the limits are those of the native transport"),
-]
+pytestmark = pytest.mark.process
 
 CPU_SLACK = 3  # `make hostile` holds the bounds themselves, on a machine that does nothing else
 

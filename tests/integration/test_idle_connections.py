@@ -1,4 +1,4 @@
-"""What connections cost that do nothing: the native transport in its own process, plain sockets before it."""
+"""What connections cost that do nothing: a server in its own process, plain sockets before it."""
 
 import resource
 from collections.abc import Callable, Iterator
@@ -36,7 +36,7 @@ def resident_bytes(pid: int) -> int:
 def test_a_thousand_idle_connections_cost_less_than_30_mb(
     tmp_path: Path, measured: Callable[[str], None]
 ) -> None:
-    with Process(tmp_path, "nameserver", "nameserver", transport="native") as server, ExitStack() as held:
+    with Process(tmp_path, "nameserver", "nameserver") as server, ExitStack() as held:
         for _ in range(FIRST):
             held.enter_context(idle_caller(server.grpc))
         before = resident_bytes(server.pid)

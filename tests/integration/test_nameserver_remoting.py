@@ -25,7 +25,6 @@ def nameserver(tmp_path: Path) -> Iterator[Process]:
     settings: dict[str, object] = {
         "lease_s": 2.0,
         "renew_s": 0.2,
-        "transport": "native",  # the other one does not speak this protocol
         "remoting_port": 0,
         "kv_config": tmp_path / "kvConfig.json",
         "metrics_port": 0,
@@ -119,7 +118,7 @@ def test_values_are_there_after_a_kill(nameserver: Process) -> None:
 
 def test_a_nameserver_that_has_just_started_says_so(tmp_path: Path) -> None:
     """6.1/3: unsettled: 1, TBW102 too."""
-    with Process(tmp_path, "nameserver", "young", transport="native", renew_s=60, lease_s=120) as process:
+    with Process(tmp_path, "nameserver", "young", renew_s=60, lease_s=120) as process:
         for topic in ("new", "TBW102"):
             code, _, remark = ask(process.grpc, ROUTE, topic=topic)
             assert (code, "has just started" in remark) == (1, True)

@@ -78,7 +78,6 @@ def exchange(language: str, cluster: DevCluster, topic: str, *, to_the_end: bool
         assert consumer.of("error") == []
 
 
-@pytest.mark.transport
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize("language", QUICK, indirect=True)
 def test_all_messages_arrive_once_as_they_were_sent(language: str, cluster: DevCluster) -> None:

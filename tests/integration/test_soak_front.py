@@ -496,12 +496,12 @@ async def sampled(soak: Soak, pids: dict[str, int], samples: dict[str, list[tupl
 def test_each_call_has_its_answer_and_memory_is_flat(measured: Callable[[str], None]) -> None:
     seed = provenance.seed()
     brokers: dict[str, object] = {
-        "transport": "native", "replication": "sync", "commitlog_file_size": 64 << 20,
+        "replication": "sync", "commitlog_file_size": 64 << 20,
         "consumequeue_file_size": 6_000_000,
     }  # fmt: skip
     with (
         tempfile.TemporaryDirectory() as folder,
-        Cluster(Path(folder), broker=brokers, nameserver={"transport": "native"}) as cluster,
+        Cluster(Path(folder), broker=brokers) as cluster,
     ):
         cluster.wait_usable()
         soak = Soak(cluster.master.grpc, cluster.slaves[0].grpc, seed)

@@ -20,7 +20,6 @@ import pytest
 
 from support.cluster.broker_api import Api, duration, message
 from support.cluster.broker_api import queue as queue_of
-from support.cluster.processes import transport
 from support.waiting import until
 from whimbrel.broker.broker import Broker
 from whimbrel.broker.options import BrokerOptions
@@ -53,7 +52,7 @@ class Site:
     """A store with its broker and its replicator, each in a thread of its own."""
 
     def __init__(self, root: Path, role: BrokerRole, broker_id: int, **settings: Any) -> None:
-        fixed: dict[str, Any] = {"port": 0, "nameservers": (), "transport": transport(), **SIZES, **settings}
+        fixed: dict[str, Any] = {"port": 0, "nameservers": (), **SIZES, **settings}
         self.options = BrokerOptions(
             store=str(root),
             role=role,

@@ -23,7 +23,7 @@ def shown(address: str) -> bytes:
 
 
 def test_broker_shows_the_same_certificate_after_a_restart(tmp_path: Path) -> None:
-    with Process(tmp_path, "broker", "a", store=tmp_path / "store", transport="native") as broker:
+    with Process(tmp_path, "broker", "a", store=tmp_path / "store") as broker:
         kept = tmp_path / "store" / "whimbrel" / "self-signed.pem"
         assert not kept.exists()  # nobody came with TLS
         first = shown(broker.grpc)
@@ -34,7 +34,7 @@ def test_broker_shows_the_same_certificate_after_a_restart(tmp_path: Path) -> No
 
 def test_certificate_that_can_t_be_read_ends_the_start_with_what_to_do(tmp_path: Path) -> None:
     missing = tmp_path / "missing.pem"
-    settings = {"transport": "native", "tls_certificate": missing, "tls_key": missing}
+    settings = {"tls_certificate": missing, "tls_key": missing}
     with pytest.raises(StartFailed) as caught, Process(tmp_path, "nameserver", "ns", **settings):
         pass
     assert f"No such file or directory: {missing}: the process must be able to read both" in str(caught.value)

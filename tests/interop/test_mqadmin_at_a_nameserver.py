@@ -16,7 +16,6 @@ SMALL: dict[str, object] = {
     "consumequeue_file_size": 20_000,
     "index_slots": 5_000,
     "index_entries": 20_000,
-    "transport": "native",
     "cluster": "DefaultCluster",
 }
 
@@ -26,9 +25,7 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """Give the port that RocketMQ's tools are told."""
     need_kit()
     root = tmp_path_factory.mktemp("cluster")
-    with Process(
-        root, "nameserver", "nameserver", transport="native", remoting_port=0, renew_s=0.2
-    ) as nameserver:
+    with Process(root, "nameserver", "nameserver", remoting_port=0, renew_s=0.2) as nameserver:
         brokers = [a_broker(root, nameserver.grpc, letter) for letter in "ab"]
         try:
             for each in brokers:

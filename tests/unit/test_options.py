@@ -3,11 +3,12 @@
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from whimbrel.broker.options import BrokerOptions
-from whimbrel.config import ConfigError, Options, load
+from whimbrel.config import ConfigError, Options, effective, help_text, load, settings_line
 from whimbrel.nameserver.options import NameserverOptions
 from whimbrel.replicator.options import ReplicatorOptions
 
@@ -109,3 +110,52 @@ def test_a_wrong_role_is_no_reason_to_find_fault_with_the_id() -> None:
     with pytest.raises(ConfigError) as caught:
         load(BrokerOptions, [*STORE, "--role", "boss", "--id", "3", "--name", "x y"], {})
     assert [problem.split(":")[0] for problem in caught.value.problems] == ["--role", "name"]
+
+
+NO_GRPCIO = "the transport grpcio is gone, native is the only one: leave the setting out"
+
+
+def given(
+    options: type[Options], way: str, value: str, folder: Path
+) -> tuple[list[str], dict[str, str], str]:
+    """Return arguments and variables that set the transport, and what the setting is called there."""
+    store = [] if options is NameserverOptions else STORE
+    variable = f"WHIMBREL_{options.process.upper()}_TRANSPORT"
+    file = folder / "it.toml"
+    file.write_text(f'transport = "{value}"\n')
+    return {
+        "flag": ([*store, "--transport", value], {}, "--transport"),
+        "variable": (store, {variable: value}, variable),
+        "file": ([*store, "--config", str(file)], {}, f"{file}: transport"),
+    }[way]
+
+
+@pytest.mark.parametrize("way", ["flag", "variable", "file"])
+@pytest.mark.parametrize("options", [NameserverOptions, BrokerOptions])
+def test_the_transport_that_is_gone_is_refused_and_the_one_that_is_left_is_taken_without_a_word(
+    options: type[Options], way: str, tmp_path: Path
+) -> None:
+    for wrong in ("grpcio", "GRPCIO", "other"):
+        arguments, environment, name = given(options, way, wrong, tmp_path)
+        with pytest.raises(ConfigError) as caught:
+            load(options, arguments, environment)
+        assert caught.value.problems == (f"{name}: {NO_GRPCIO}",)
+    plain = load(options, [] if options is NameserverOptions else STORE, {})
+    for right in ("native", "NATIVE"):
+        arguments, environment, _ = given(options, way, right, tmp_path)
+        assert load(options, arguments, environment) == plain
+        assert "transport" not in [each.setting.name for each in effective(options, arguments, environment)]
+    assert "transport" not in help_text(options)
+    assert "transport" not in settings_line(plain)
+
+
+@pytest.mark.parametrize("options", [NameserverOptions, BrokerOptions])
+def test_a_process_that_is_given_the_transport_that_is_gone_ends_with_2_and_one_sentence(
+    options: type[Options],
+) -> None:
+    store = [] if options is NameserverOptions else STORE
+    command = [sys.executable, "-m", f"whimbrel.{options.process}", *store, "--transport", "grpcio"]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == f"whimbrel {options.process}: --transport: {NO_GRPCIO}\n"

@@ -27,14 +27,14 @@ IN_MEMORY = ("tests/unit", "tests/property", "tests/scenario")
 PROCESSES = ("tests/integration",)
 # Programs of others, and JVMs: one at a time, after those with elections, which want the cores for them.
 OTHERS = ("tests/interop", "tests/official", "tests/clients4")
-# Where the tests are that run once more: behind the other transport, and without the lane.
+# Where the tests are that run once more: with clients by the other transport, and without the lane.
 MARKED_TRANSPORT = ("tests/unit/rpc", "tests/integration")
 MARKED_LANE = ("tests/unit/store", "tests/property/test_store_machine.py", "tests/integration")
 # More at a time than there are cores, of which CI has two, since they wait.
 WORKERS = ("-n", str(max(3, os.cpu_count() or 1)))
 # A file's tests stay together, so that what they share is started once.
 WAITING = (*WORKERS, "--dist", "loadfile")
-OTHER_TRANSPORT = {"WHIMBREL_TEST_TRANSPORT": "other"}
+OTHER_TRANSPORT = {"WHIMBREL_CLIENT_TRANSPORT": "grpcio"}
 WITHOUT_LANE = {"WHIMBREL_TEST_LANE": "off"}
 # A full run on a machine that lacks something is none.
 NOTHING_SKIPPED = {f"REQUIRE_{name}": "1" for name in ("LANE", "DOCKER", "SPARK", "ETCD")}
@@ -245,7 +245,7 @@ def continuous() -> list[Part]:
 def nightly() -> list[Part]:
     """Return in full what `.ci/run` takes a share of, and what it leaves out for its length.
 
-    What is marked for the other transport is not slow: all of it runs behind that with each commit.
+    What is marked for the other transport is not slow: all of it runs by that with each commit.
     """
     without_lane = {**NOTHING_SKIPPED, **WITHOUT_LANE}
     return [

@@ -319,7 +319,6 @@ class Broker:
                 key=options.tls_key,
                 directory=self.root / "whimbrel",
             ),
-            transport=options.transport,
             read_end=context.read_end,
             remoting=remoting,
             on_request_end=None if context.counted is None else context.counted.calls.observe_many,

@@ -8,12 +8,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from whimbrel.config import check_rules, option, refusal
+from whimbrel.config import check_rules, gone, option, refusal
 from whimbrel.model.coordinators import parse_coordinator
 from whimbrel.model.names import check_broker_name, is_text
 from whimbrel.model.route import check_address, check_host
 from whimbrel.model.wire import BROKER_PORT, NAMESERVER_PORT
-from whimbrel.rpc.server import serving
 from whimbrel.telemetry import LogLevel, check_trace_target
 
 if TYPE_CHECKING:
@@ -54,9 +53,8 @@ class BrokerOptions:
     # Loopback, so that nothing is open by accident.
     host: str = option("127.0.0.1", help="address to listen on")
     port: int = option(BROKER_PORT, help="port to listen on; 0 takes a free one", minimum=0, maximum=65535)
-    # grpcio takes several times the CPU time for a single send, and serves no TLS (docs/transport.md).
-    transport: Literal["grpcio", "native"] = option(
-        serving.DEFAULT, help="what serves gRPC: grpcio, or native"
+    transport: Literal["native"] = gone(
+        "native", "the transport grpcio is gone, native is the only one: leave the setting out"
     )
     # What it does, and what Python does without it: docs/lane.md.
     lane: Literal["auto", "off", "required"] = option(
@@ -267,8 +265,6 @@ class BrokerOptions:
         """Yield what is wrong with TLS."""
         if bool(self.tls_certificate) != bool(self.tls_key):
             yield "tls_certificate and tls_key belong together: name both files, or none"
-        if self.tls_certificate and self.transport != "native":
-            yield "tls_certificate: only the transport native serves TLS, set transport to native"
 
     def wrong_trace(self) -> Iterator[str]:
         """Yield what is wrong with where spans go."""
@@ -279,8 +275,6 @@ class BrokerOptions:
     def wrong_ports(self) -> Iterator[str]:
         """Yield which further ports nothing would serve, or are taken."""
         for name, port in (("remoting_port", self.remoting_port), ("vip_port", self.vip_port)):
-            if port >= 0 and self.transport != "native":
-                yield f"{name}: only the transport native speaks RocketMQ's protocol, set transport to native"
             if port == self.port != 0:
                 yield f"{name}: RocketMQ's protocol is served on port anyway, name another one"
         if self.remoting_port == self.vip_port > 0:

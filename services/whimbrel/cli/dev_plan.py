@@ -160,10 +160,8 @@ def disk_full_ratio_of(environ: Mapping[str, str]) -> float | None:
 
 
 def vip_ports_of(environ: Mapping[str, str]) -> bool:
-    """Return whether brokers of such a cluster listen on their port less 2: unless the environment says it,
-    or has brokers serve by a transport that does not."""
-    transport = environ.get("WHIMBREL_BROKER_TRANSPORT", "native")
-    return "WHIMBREL_BROKER_VIP_PORT" not in environ and transport == "native"
+    """Return whether such a cluster's brokers listen on their port less 2, unless the environment says it."""
+    return "WHIMBREL_BROKER_VIP_PORT" not in environ
 
 
 def plan(options: DevOptions, endpoint: str) -> tuple[ChildPlan, ...]:

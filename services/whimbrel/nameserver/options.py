@@ -4,11 +4,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from whimbrel.config import check_rules, option, refusal
+from whimbrel.config import check_rules, gone, option, refusal
 from whimbrel.model.limits import LEASE_S_DEFAULT, RENEW_S_DEFAULT
 from whimbrel.model.route import check_host
 from whimbrel.model.wire import NAMESERVER_PORT
-from whimbrel.rpc.server import serving
 from whimbrel.telemetry import LogLevel
 
 __all__ = ["NameserverOptions"]
@@ -25,9 +24,8 @@ class NameserverOptions:
     port: int = option(
         NAMESERVER_PORT, help="port to listen on; 0 takes a free one", minimum=0, maximum=65535
     )
-    # grpcio takes several times the CPU time for a single send, and serves no TLS (docs/transport.md).
-    transport: Literal["grpcio", "native"] = option(
-        serving.DEFAULT, help="what serves gRPC: grpcio, or native"
+    transport: Literal["native"] = gone(
+        "native", "the transport grpcio is gone, native is the only one: leave the setting out"
     )
     tls_certificate: str = option("", help="PEM file for TLS; empty: self-signed, a new one at each start")
     tls_key: str = option("", help="PEM file of the certificate's key")
@@ -100,15 +98,9 @@ class NameserverOptions:
         """Yield what is wrong with TLS."""
         if bool(self.tls_certificate) != bool(self.tls_key):
             yield "tls_certificate and tls_key belong together: name both files, or none"
-        if self.tls_certificate and self.transport != "native":
-            yield "tls_certificate: only the transport native serves TLS, set transport to native"
 
     def wrong_remoting_port(self) -> Iterator[str]:
         """Yield why the further port can't be."""
-        if self.remoting_port >= 0 and self.transport != "native":
-            yield (
-                "remoting_port: only the transport native speaks RocketMQ's protocol, set transport to native"
-            )
         if self.remoting_port == self.port != 0:
             yield "remoting_port: RocketMQ's protocol is served on port anyway, name another one"
 

@@ -112,7 +112,6 @@ async def run(options: NameserverOptions, files: Files = FILES) -> int:
             port=options.port,
             on_call_end=None if times is None else times.observe,
             tls=TlsSettings(certificate=options.tls_certificate, key=options.tls_key),
-            transport=options.transport,
             remoting=requests.service,
             on_request_end=None if times is None else times.observe_many,
             extra_ports=() if options.remoting_port < 0 else (options.remoting_port,),

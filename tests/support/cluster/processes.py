@@ -27,7 +27,6 @@ from typing import Any, Self
 
 from support.cluster.fork_server import Forked, ForkServer
 from support.waiting import polls, until
-from whimbrel.broker.options import BrokerOptions
 from whimbrel.testing.signals import send_signal
 
 __all__ = [
@@ -41,7 +40,6 @@ __all__ = [
     "kill_all",
     "lone_broker",
     "program",
-    "transport",
     "wait_for_session_end",
 ]
 
@@ -78,29 +76,19 @@ class StartFailed(AssertionError):
 def environment(services: Path = SERVICES) -> dict[str, str]:
     """Return the environment of a child: ours, the package on its path, and no settings from outside.
 
-    WHIMBREL_TEST_TRANSPORT=native lets all servers serve that way; WHIMBREL_CLIENT_TRANSPORT=native lets
-    all clients call that way, those in the tests' own process as well. WHIMBREL_TEST_LANE=off lets all go
-    without the compiled lane.
+    WHIMBREL_CLIENT_TRANSPORT=grpcio lets our clients call by that library, those in the tests' own process as
+    well. WHIMBREL_TEST_LANE=off lets all go without the compiled lane.
 
     How full the machine's disk is changes nothing: tests of full disks have disks of their own, and say their
     limits themselves.
     """
     kept = {name: value for name, value in os.environ.items() if not name.startswith("WHIMBREL_")}
-    if transport := os.environ.get("WHIMBREL_TEST_TRANSPORT"):
-        kept |= {"WHIMBREL_BROKER_TRANSPORT": transport, "WHIMBREL_NAMESERVER_TRANSPORT": transport}
     if transport := os.environ.get("WHIMBREL_CLIENT_TRANSPORT"):
         kept["WHIMBREL_CLIENT_TRANSPORT"] = transport
     lane = os.environ.get("WHIMBREL_TEST_LANE")
     if lane and (services / "whimbrel/lane.py").exists():  # earlier versions have no such settings
         kept |= {"WHIMBREL_LANE": lane, "WHIMBREL_BROKER_LANE": lane, "WHIMBREL_REPLICATOR_LANE": lane}
     return kept | ANY_DISK | {"PYTHONPATH": str(services), "PYTHONUNBUFFERED": "1"}
-
-
-def transport() -> str:
-    """Return what serves gRPC in the processes that these tests start, unless they say it themselves."""
-    return os.environ.get("WHIMBREL_TEST_TRANSPORT") or str(
-        BrokerOptions.__dataclass_fields__["transport"].default
-    )
 
 
 def dev(directory: Path, log: Path, *arguments: str) -> subprocess.Popen[bytes]:

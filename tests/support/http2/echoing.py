@@ -3,7 +3,7 @@
     with EchoServer() as server, ...:
         subprocess.run([*prepare("go"), server.address, "100", "0", "1024"])
 
-The methods and the cases: tests/echo/README.md. The server is the native transport with handlers of its own,
+The methods and the cases: tests/echo/README.md. The server is ours with handlers of its own,
 on a thread with a loop of its own. `prepare` builds a program through its language's own package client into
 the cache of `sdk_programs.py`, or names what is missing on this machine (`Missing`).
 """
@@ -32,7 +32,8 @@ from whimbrel.rpc.server.handlers import (
     Service,
     UnaryMethod,
 )
-from whimbrel.rpc.server.native import NativeServer, serve_native
+from whimbrel.rpc.server.native import NativeServer
+from whimbrel.rpc.server.serving import serve
 
 __all__ = ["LANGUAGES", "ONCE", "EchoServer", "Missing", "cases", "prepare"]
 
@@ -182,7 +183,7 @@ class EchoServer:
         """Serve until `stop`."""
         self.loop = asyncio.get_running_loop()
         self.stopped = asyncio.Event()
-        self.server = await serve_native([self.service()], host="127.0.0.1", port=0)
+        self.server = await serve([self.service()], host="127.0.0.1", port=0)
         self.started.set()
         await self.stopped.wait()
         await self.server.stop(grace=0)

@@ -24,7 +24,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from support.cluster.processes import dev, transport
+from support.cluster.processes import dev
 from support.waiting import until
 from whimbrel.client import Message
 from whimbrel.client.sync import Producer
@@ -157,7 +157,7 @@ class Program:
             stdout=subprocess.PIPE,
             stderr=self.log,
             text=True,
-            env=os.environ | {"HOME": str(home(language))} | ({} if serves_tls() else {"SDK_PLAINTEXT": "1"}),
+            env=os.environ | {"HOME": str(home(language))},
             start_new_session=True,
         )
         self.reader = threading.Thread(target=self.read, daemon=True)
@@ -265,11 +265,6 @@ def remote_ports(pid: int) -> set[int]:
             if state == ESTABLISHED and f"socket:[{rest[5]}]" in inodes:
                 ports.add(int(remote.rpartition(":")[2], 16))
     return ports
-
-
-def serves_tls() -> bool:
-    """Tell whether the clusters of these tests take the defaults of SDKs that use TLS."""
-    return transport() == "native"
 
 
 def home(language: str) -> Path:

@@ -168,7 +168,7 @@ MADE = {
 
 @pytest.fixture(scope="module")
 def made() -> dict[str, str]:
-    """What is made from the settings now, by file, whatever the transport of this run (tests/conftest.py)."""
+    """What is made from the settings now, by file, whatever the environment of this run."""
     code = (
         "import contextlib, io, json\nfrom whimbrel.cli.main import main\nmade = {}\n"
         f"for file, words in {MADE!r}.items():\n"

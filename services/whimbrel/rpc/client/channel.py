@@ -36,7 +36,6 @@ OPTIONS: Options = (
     ("grpc.enable_http_proxy", 0),  # http_proxy in the environment is not for our servers
     ("grpc.enable_retries", 0),  # retries are decided by error class, in one place
     ("grpc.use_local_subchannel_pool", 1),  # two channels are two connections
-    # Servers refuse pings more often than every 10 s (rpc/server/grpcio.py).
     ("grpc.keepalive_time_ms", 30_000),
     ("grpc.keepalive_timeout_ms", 10_000),
 )

@@ -97,11 +97,8 @@ class CallTimes:
 
 
 def server_families(server: RunningServer) -> list[Family]:
-    """Return the metrics of a server's streams and connections; grpcio does not show its connections."""
-    load = server.load
-    if load is None:
-        return [stream_family(server)]
-    admission, budget = load.admission, load.budget
+    """Return the metrics of a server's streams and connections."""
+    admission, budget = server.load.admission, server.load.budget
     return [
         stream_family(server),
         Family(

@@ -1,4 +1,4 @@
-"""The interface between transports and services: calls as plain values, responses now or later.
+"""The interface between the server and services: calls as plain values, responses now or later.
 
 A *handler* knows no transport. It gets a `Call` (peer, metadata, deadline) and the decoded request, and
 returns
@@ -128,7 +128,7 @@ class UnaryMethod:
     handle: Callable[[Call, Any], Any]  # -> response | Deferred[response]
     fail: Callable[[Call, Exception], Any] | None = None  # error -> response; None: a gRPC status
     limit: RequestLimit = UNBOUNDED  # of all kinds: set by `methods_by_path`
-    lane: "CallLane | None" = None  # takes the plain ones of its calls, behind the native transport
+    lane: "CallLane | None" = None  # takes the plain ones of its calls
 
 
 @dataclass(frozen=True, slots=True)

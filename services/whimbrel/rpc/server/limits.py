@@ -1,4 +1,4 @@
-"""What both transports share (`grpcio.py`, `native.py`): bounds, hooks, and what errors become."""
+"""What a server shares with those who start it: bounds, hooks, and what errors become."""
 
 import logging
 from collections.abc import Callable, Sequence
@@ -39,15 +39,14 @@ OUTBOX_BYTES_MAX = 16 * 1024 * 1024  # so that a thousand hung peers are surviva
 
 # Bytes of responses that one connection may leave unread; each response may have 4 MiB, and the transport
 # holds them a second time. A peer that does not read gets no more until it does; others are not concerned.
-# grpcio does not report what it holds, so behind it only responses of several messages count.
 UNREAD_BYTES_MAX = 32 * 1024 * 1024
 
 # Bytes of incomplete requests that one connection may have sent, over all of its streams: two of the largest
-# ones at the same time, or sixty of 4 MiB. grpcio has no such bound.
+# ones at the same time, or sixty of 4 MiB.
 HELD_BYTES_MAX = 2 * RPC_MESSAGE_BYTES_MAX
 
 # Bytes that all connections of a process may hold together: incomplete requests, responses that nobody reads,
-# open calls. Two connections may each be in the middle of their 48 sends of 4 MiB. grpcio has no such bound.
+# open calls. Two connections may each be in the middle of their 48 sends of 4 MiB.
 PROCESS_BYTES_MAX = 512 * 1024 * 1024
 
 STOP_GRACE_S = 1.0  # calls that have not ended by then are cancelled
@@ -119,8 +118,8 @@ class RunningServer(Protocol):
         """Counts of its streams."""
 
     @property
-    def load(self) -> "ServerLoad | None":
-        """What its connections are and hold; None where the transport does not show that."""
+    def load(self) -> "ServerLoad":
+        """What its connections are and hold."""
 
     @property
     def address(self) -> str:
@@ -130,7 +129,7 @@ class RunningServer(Protocol):
         """Serve these services of the same names from the next call on; calls that have begun go on.
 
         Args:
-            remoting: what is served by the remoting protocol from then on, where the transport speaks it.
+            remoting: what is served by the remoting protocol from then on.
         """
 
     async def stop(self, grace: float = STOP_GRACE_S) -> None:

@@ -1,4 +1,4 @@
-"""Serves handlers over our own HTTP/2: what `grpcio.py` does with grpc.aio, without its threads and tasks.
+"""Serves handlers over our own HTTP/2, which takes neither a thread nor a task for each call.
 
     bytes of a read ──► Connection ──► events ──► server calls ──► handler ──► response ─┐
                                                                                          ├──► one write
@@ -15,7 +15,7 @@ up, and further responses of several messages are refused (`budget.py`, `UNREAD_
 
 **Received data** is given back to the windows at once. A handler takes a message when it is whole, within the
 same pass, and never waits before it takes the next one, so there is no slow handler to protect. What a
-handler keeps it must bound itself, as behind grpcio. Incomplete messages and requests, which no handler has
+handler keeps it must bound itself. Incomplete messages and requests, which no handler has
 yet, are bounded over all streams of a connection (`HELD_BYTES_MAX`). A smaller window for each stream would
 bound them, too, but could stop every stream in the middle of a message that would soon be whole.
 
@@ -58,7 +58,7 @@ from whimbrel.rpc.server.read_end import ReadEnd
 from whimbrel.rpc.server.reflection import with_standard_services
 from whimbrel.rpc.server.remoting import OnRequestEnd, RemotingConnection
 
-__all__ = ["NativeServer", "serve_native"]
+__all__ = ["NativeServer"]
 
 SWEEP_S = 5.0
 BACKLOG = 1024  # connections that wait to be accepted; one that finds no place tries again after a second
@@ -86,7 +86,7 @@ class NativeStreams:
 
 
 class NativeServer:
-    """A server that takes calls; see `serve_native`.
+    """A server that takes calls; `serving.serve` starts one.
 
     Attributes:
         methods: by path.
@@ -259,38 +259,3 @@ class NativeServer:
             connection.transport.close()
         if self.tasks:
             await asyncio.wait(self.tasks, timeout=grace)
-
-
-async def serve_native(
-    services: Sequence[Service],
-    *,
-    host: str,
-    port: int,
-    on_call_end: OnCallEnd | None = None,
-    guard: Guard | None = None,
-    tls: TlsSettings | None = None,
-    limits: Limits | None = None,
-    admission: Admission | None = None,
-    read_end: ReadEnd | None = None,
-    remoting: RemotingService | None = None,
-    on_request_end: OnRequestEnd | None = None,
-    extra_ports: Sequence[int] = (),
-) -> NativeServer:
-    """Start to serve on `host` and `port`, as `serving.serve` does.
-
-    Raises:
-        CertificateError: the certificate that `tls` names can't be used.
-        OSError: a port is taken, or the host is not one of this machine's.
-    """
-    server = NativeServer(
-        services,
-        on_call_end=on_call_end,
-        guard=guard,
-        limits=limits,
-        admission=admission,
-        read_end=read_end,
-        remoting=remoting,
-        on_request_end=on_request_end,
-    )
-    await server.start(host, port, tls or TlsSettings(), extra_ports)
-    return server

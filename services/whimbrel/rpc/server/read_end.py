@@ -17,7 +17,7 @@ CALLS_MIN = 8  # that a read must have brought for its end to be the place
 class ReadEnd:
     """Calls back soon, see above; on the loop's thread.
 
-    Outside of a read, and with a transport that does not tell of its reads, that is the next iteration.
+    Outside of a read that is the next iteration.
 
     Attributes:
         scheduled: the next iteration comes here.
@@ -38,7 +38,7 @@ class ReadEnd:
             self.loop.call_soon(callback)
 
     def begin(self) -> None:
-        """A read begins; to be called by the transport, as `end`."""
+        """A read begins; to be called by its connection, as `end`."""
         self.reading = True
 
     def end(self, calls: int) -> None:

@@ -12,11 +12,10 @@ parse is left to the decoder, which stops at the same place.
     length <= walk_bytes      decoded, then counted: so few bytes make few objects
     longer                    walked, then decoded
 
-**What callers are told.** A size is refused with the gRPC status RESOURCE_EXHAUSTED, behind both transports
-and for all services: so gRPC itself answers to a message beyond a limit, and nothing of it was looked at.
-Entries are refused in the method's own way: by the client API with BAD_REQUEST (40000) in the body, since one
-such request is no reason to slow down or to try again; by ours with INVALID_ARGUMENT. Both texts name the
-limit.
+**What callers are told.** A size is refused with the gRPC status RESOURCE_EXHAUSTED, for all services: so
+gRPC itself answers to a message beyond a limit, and nothing of it was looked at. Entries are refused in the
+method's own way: by the client API with BAD_REQUEST (40000) in the body, since one such request is no reason
+to slow down or to try again; by ours with INVALID_ARGUMENT. Both texts name the limit.
 """
 
 from collections.abc import Mapping

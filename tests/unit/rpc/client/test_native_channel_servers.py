@@ -1,19 +1,19 @@
-"""Our own transport's channel, against both servers over a real loopback connection."""
+"""Our own transport's channel, against our server and grpcio's, over a real loopback connection."""
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, Self
 
 import grpc
 import grpc.aio
 import pytest
 
 from whimbrel.deferred import Deferred
-from whimbrel.errors import RequestTimeout, TopicNotFound, Unavailable
+from whimbrel.errors import RequestTimeout, TopicNotFound, Unavailable, WhimbrelError
 from whimbrel.pb.apache.rocketmq.v2 import definition_pb2, service_pb2
 from whimbrel.rpc.api.calls import Outbound, perform
-from whimbrel.rpc.api.status import error_of
+from whimbrel.rpc.api.status import error_of, grpc_status
 from whimbrel.rpc.client.channel import open_aio_channel
 from whimbrel.rpc.server.handlers import (
     BidiMethod,
@@ -24,12 +24,14 @@ from whimbrel.rpc.server.handlers import (
     Service,
     UnaryMethod,
 )
-from whimbrel.rpc.server.serving import Transport, serve
+from whimbrel.rpc.server.limits import known_error
+from whimbrel.rpc.server.serving import serve
 
 Status = grpc.StatusCode
 MESSAGE = service_pb2.TelemetryCommand
 MIB = 1 << 20
 PULLED = 200
+CALL = Call("", "", {}, None)
 AT_A_TIME = 300  # more than one read, less than a server's streams
 
 
@@ -84,14 +86,75 @@ METHODS = (
 )
 
 
-@pytest.fixture(params=["grpcio", "native"])
-def server(request: pytest.FixtureRequest) -> Transport:
-    return request.param  # type: ignore[no-any-return]
+class ForeignServer:
+    """The same methods behind another implementation of HTTP/2 and gRPC."""
+
+    async def start(self) -> Self:
+        """Serve on a free port."""
+        handlers = {
+            "U": grpc.unary_unary_rpc_method_handler(self.unary, MESSAGE.FromString, bytes_of),
+            "L": grpc.unary_stream_rpc_method_handler(self.listed, MESSAGE.FromString, bytes_of),
+            "P": grpc.unary_stream_rpc_method_handler(self.pulled, MESSAGE.FromString, bytes_of),
+            "B": grpc.stream_stream_rpc_method_handler(self.both, MESSAGE.FromString, bytes_of),
+        }
+        self.server = grpc.aio.server(options=[("grpc.max_receive_message_length", 2 * 4 * MIB)])
+        self.server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("t.T", handlers),))
+        self.address = f"127.0.0.1:{self.server.add_insecure_port('127.0.0.1:0')}"
+        await self.server.start()
+        return self
+
+    async def stop(self, grace: float) -> None:
+        """Serve no longer."""
+        await self.server.stop(grace)
+
+    async def unary(self, request: Any, context: Any) -> Any:
+        call = Call("/t.T/U", "", {}, None)
+        try:
+            response = unary(call, request)
+        except Exception as error:  # noqa: BLE001 - every error becomes a status
+            await abort(context, known_error(call, error))
+        if isinstance(response, Deferred):
+            await asyncio.Event().wait()
+        context.set_trailing_metadata(call.trailers)
+        return response
+
+    async def listed(self, request: Any, context: Any) -> AsyncIterator[Any]:
+        for each in listed(CALL, request):
+            yield each
+
+    async def pulled(self, request: Any, context: Any) -> AsyncIterator[Any]:
+        async for each in pulled(CALL, request):
+            yield each
+
+    async def both(self, requests: AsyncIterator[Any], context: Any) -> AsyncIterator[Any]:
+        async for request in requests:
+            if request.status.message == "error":
+                await abort(context, TopicNotFound("not here"))
+            yield request
+
+
+async def abort(context: Any, error: WhimbrelError) -> None:
+    code, text, trailers = grpc_status(error)
+    await context.abort(code, text, tuple(trailers))
+
+
+def bytes_of(message: Any) -> bytes:
+    data: bytes = message.SerializeToString()
+    return data
+
+
+@pytest.fixture(params=["ours", "foreign"])
+def server(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
 
 
 @asynccontextmanager
-async def serving(server: Transport) -> AsyncIterator[tuple[Any, grpc.aio.Channel]]:
-    running = await serve([Service("t.T", METHODS)], host="127.0.0.1", port=0, transport=server)
+async def serving(server: str) -> AsyncIterator[tuple[Any, grpc.aio.Channel]]:
+    running: Any
+    if server == "ours":
+        running = await serve([Service("t.T", METHODS)], host="127.0.0.1", port=0)
+    else:
+        running = await ForeignServer().start()
     try:
         async with open_aio_channel(running.address, transport="native") as channel:
             async with asyncio.timeout(30):
@@ -104,7 +167,7 @@ def method(channel: grpc.aio.Channel, kind: str, name: str) -> Any:
     return getattr(channel, kind)(f"/t.T/{name}", MESSAGE.SerializeToString, MESSAGE.FromString)
 
 
-async def test_unary_calls_of_all_sizes(server: Transport) -> None:
+async def test_unary_calls_of_all_sizes(server: str) -> None:
     async with serving(server) as (_, channel):
         call = method(channel, "unary_unary", "U")
         for size in (0, 1, 1000, 70_000, 4 * MIB):
@@ -114,7 +177,7 @@ async def test_unary_calls_of_all_sizes(server: Transport) -> None:
             assert ("x-length", str(size)) in list(await single.trailing_metadata())
 
 
-async def test_many_calls_at_a_time(server: Transport) -> None:
+async def test_many_calls_at_a_time(server: str) -> None:
     async with serving(server) as (_, channel):
         call = method(channel, "unary_unary", "U")
         for _ in range(3):
@@ -124,7 +187,7 @@ async def test_many_calls_at_a_time(server: Transport) -> None:
             assert [answer.status.message for answer in answers] == [str(n) for n in range(AT_A_TIME)]
 
 
-async def test_errors_arrive_as_their_classes(server: Transport) -> None:
+async def test_errors_arrive_as_their_classes(server: str) -> None:
     async with serving(server) as (_, channel):
         call = method(channel, "unary_unary", "U")
         with pytest.raises(grpc.aio.AioRpcError) as caught:
@@ -139,7 +202,7 @@ async def test_errors_arrive_as_their_classes(server: Transport) -> None:
         assert (caught.value.code(), caught.value.details()) == (Status.UNIMPLEMENTED, "Method not found!")
 
 
-async def test_perform_raises_what_grpcio_would_have_let_it(server: Transport) -> None:
+async def test_perform_raises_what_grpcio_would_have_let_it(server: str) -> None:
     def outbound(text: str) -> Outbound[str]:
         return Outbound(
             "/t.T/U",
@@ -158,7 +221,7 @@ async def test_perform_raises_what_grpcio_would_have_let_it(server: Transport) -
             await perform(channel, outbound("abc"), (), 9)
 
 
-async def test_streams_of_all_kinds(server: Transport) -> None:
+async def test_streams_of_all_kinds(server: str) -> None:
     async with serving(server) as (_, channel):
         listed = [m.status.message async for m in method(channel, "unary_stream", "L")(message("a"))]
         assert listed == ["a", "a", "a"]
@@ -179,8 +242,8 @@ async def test_streams_of_all_kinds(server: Transport) -> None:
         assert isinstance(error_of(caught.value), TopicNotFound)
 
 
-async def test_a_server_that_stops_ends_its_streams_and_its_connection(server: Transport) -> None:
-    async with serving(server) as (running, channel):
+async def test_a_server_that_stops_ends_its_streams_and_its_connection() -> None:
+    async with serving("ours") as (running, channel):
         call = method(channel, "stream_stream", "B")()
         await call.write(message("a"))
         await call.read()

@@ -108,9 +108,9 @@ def sdk(language: str, role: str) -> bytes:
     with tempfile.TemporaryDirectory() as folder, Proxy() as proxy:
         root = Path(folder)
         with (
-            Process(root, "nameserver", "nameserver", transport="native") as nameserver,
+            Process(root, "nameserver", "nameserver") as nameserver,
             Process(
-                root, "broker", "broker", transport="native", store=root / "store",
+                root, "broker", "broker", store=root / "store",
                 nameservers=nameserver.grpc,
                 commitlog_file_size=1 << 20, auto_create_topics=True, auto_create_groups=True,
                 advertise_host="127.0.0.1", advertise_port=proxy.port,

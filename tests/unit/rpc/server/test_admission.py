@@ -1,21 +1,16 @@
 """How many connections are let in, in all and of a host, and what those hear that are not."""
 
-import asyncio
-import contextlib
 import logging
 import resource
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
 
-import grpc.aio
 import pytest
 
 from support.http2.frames import GOAWAY, HELLO, call, statuses
 from support.http2.in_memory import RawPeer
 from whimbrel.machine import open_files_limit
 from whimbrel.pb.apache.rocketmq.v2 import service_pb2
-from whimbrel.rpc.client.channel import open_aio_channel
 from whimbrel.rpc.http2.errors import Code
 from whimbrel.rpc.server.admission import (
     HOST_CONNECTIONS_MAX,
@@ -25,10 +20,10 @@ from whimbrel.rpc.server.admission import (
     network_of,
     reserved_files,
 )
-from whimbrel.rpc.server.grpcio import serve_grpcio
 from whimbrel.rpc.server.handlers import Service, UnaryMethod
-from whimbrel.rpc.server.native import NativeServer, serve_native
+from whimbrel.rpc.server.native import NativeServer
 from whimbrel.rpc.server.protocol_detection import ProtocolDetector
+from whimbrel.rpc.server.serving import serve
 
 
 @asynccontextmanager
@@ -36,7 +31,7 @@ async def serving(allowed: Admission) -> AsyncIterator[NativeServer]:
     method = UnaryMethod(
         "U", service_pb2.HeartbeatRequest, lambda call, request: service_pb2.HeartbeatResponse()
     )
-    server = await serve_native([Service("t.T", (method,))], host="127.0.0.1", port=0, admission=allowed)
+    server = await serve([Service("t.T", (method,))], host="127.0.0.1", port=0, admission=allowed)
     try:
         yield server
     finally:
@@ -75,31 +70,6 @@ def test_one_host_gets_its_number_and_others_get_in() -> None:
     places.pop().leave()
     assert not allowed.enter("192.0.2.1").refused
     assert allowed.refused == {"process": 0, "host": 1}
-
-
-async def test_grpcio_lets_so_many_in_as_it_is_told() -> None:
-    server = await serve_grpcio([Service("t.T", ())], host="127.0.0.1", port=0, connections=2)
-    channels = [open_aio_channel(server.address, transport="grpcio") for _ in range(3)]
-
-    async def check(channel: Any) -> bytes:
-        found: bytes = await channel.unary_unary("/grpc.health.v1.Health/Check")(b"", timeout=10)
-        return found
-
-    try:
-        assert await check(channels[0]) == await check(channels[1])
-        with pytest.raises(grpc.aio.AioRpcError) as caught:
-            await check(channels[2])
-        assert caught.value.code() == grpc.StatusCode.UNAVAILABLE
-        await channels[0].close()
-        async with asyncio.timeout(20):
-            while True:
-                with contextlib.suppress(grpc.aio.AioRpcError):
-                    await check(channels[2])
-                    break
-    finally:
-        for channel in channels:
-            await channel.close()
-        await server.stop(grace=0)
 
 
 def test_no_host_gets_all_and_all_together_have_a_limit() -> None:

@@ -128,9 +128,7 @@ def test_configured_files_that_can_t_be_used_say_so(certificate: Path, tmp_path:
 @pytest.mark.parametrize("options", [BrokerOptions, NameserverOptions])
 def test_settings_that_can_t_work_are_refused(options: Any) -> None:
     words = ["--store", "s"] if options is BrokerOptions else []
-    native = [*words, "--transport", "native", "--tls-certificate", "c.pem"]
+    named = [*words, "--tls-certificate", "c.pem"]
     with pytest.raises(ConfigError, match="belong together"):
-        load(options, native, {})
-    with pytest.raises(ConfigError, match="set transport to native"):
-        load(options, [*native, "--tls-key", "k.pem", "--transport", "grpcio"], {})
-    assert load(options, [*native, "--tls-key", "k.pem"], {}).tls_key == "k.pem"
+        load(options, named, {})
+    assert load(options, [*named, "--tls-key", "k.pem"], {}).tls_key == "k.pem"

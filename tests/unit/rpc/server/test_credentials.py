@@ -64,14 +64,11 @@ def test_a_hostile_key_is_cut_and_cant_write_lines_of_its_own(caplog: pytest.Log
     assert "\n" not in record.getMessage()
 
 
-@pytest.mark.parametrize("transport", ["native", "grpcio"])
 @pytest.mark.parametrize("method", ["QueryRoute", "Telemetry"])
-async def test_a_nameserver_warns_of_credentials_on_both_transports(
-    transport: Any, method: str, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_a_nameserver_warns_of_credentials(method: str, caplog: pytest.LogCaptureFixture) -> None:
     registry = Registry(lease_s=8.0, renew_s=2.0, started=0.0)
     routes = RoutesService(registry, own=lambda: (), resolver=Resolver(), now=lambda: 1000.0)
-    server = await serve([routes.service], host="127.0.0.1", port=0, transport=transport)
+    server = await serve([routes.service], host="127.0.0.1", port=0)
     metadata = (("authorization", SIGNED), ("x-mq-client-id", "c"))
     channel: Any
     async with grpc.aio.insecure_channel(server.address) as channel:

@@ -1,4 +1,4 @@
-"""A native server that listens on more ports: all of them alike."""
+"""A server that listens on more ports: all of them alike."""
 
 import socket
 
@@ -27,7 +27,7 @@ async def healthy(port: int) -> bool:
 
 
 async def test_all_ports_serve_the_same_until_the_server_stops() -> None:
-    server = await serve([], host="127.0.0.1", port=0, transport="native", extra_ports=(0, 0))
+    server = await serve([], host="127.0.0.1", port=0, extra_ports=(0, 0))
     ports = (server.port, *server.extra_ports)
     assert len(set(ports)) == 3
     assert server.address == f"127.0.0.1:{server.port}"
@@ -50,7 +50,7 @@ async def test_a_taken_extra_port_is_a_clear_error_and_leaves_no_port_open(
     with socket.create_server(("127.0.0.1", 0)) as other:
         taken = other.getsockname()[1]
         with pytest.raises(OSError, match=f"can't listen on 127.0.0.1:{taken}"):
-            await serve([], host="127.0.0.1", port=0, transport="native", extra_ports=(0, taken))
+            await serve([], host="127.0.0.1", port=0, extra_ports=(0, taken))
     assert len(bound) == 2
     for port in bound:
         with socket.create_server(("127.0.0.1", port)):

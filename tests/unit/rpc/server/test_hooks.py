@@ -1,4 +1,4 @@
-"""What every server has, by either transport: a guard before all calls, and reflection."""
+"""What every server has: a guard before all calls, and reflection."""
 
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager

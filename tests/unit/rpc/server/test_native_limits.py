@@ -48,8 +48,9 @@ from whimbrel.rpc.server.connection import (
 )
 from whimbrel.rpc.server.handlers import BidiMethod, Call, Outbox, PulledStreamMethod, Service, UnaryMethod
 from whimbrel.rpc.server.limits import HELD_BYTES_MAX, OUTBOX_MESSAGES_MAX, UNREAD_BYTES_MAX, Guard
-from whimbrel.rpc.server.native import NativeServer, serve_native
+from whimbrel.rpc.server.native import NativeServer
 from whimbrel.rpc.server.protocol_detection import HANDSHAKE_S, HELLO_PIECES_AT_ONCE
+from whimbrel.rpc.server.serving import serve
 
 MIB = 1 << 20
 DEADLINE_EXCEEDED, RESOURCE_EXHAUSTED, UNIMPLEMENTED = 4, 8, 12
@@ -122,7 +123,7 @@ async def serving(
     limits: Limits | None = None, tls: TlsSettings | None = None, guard: Guard | None = None
 ) -> AsyncIterator[NativeServer]:
     services = [Service("t.T", METHODS)]
-    server = await serve_native(services, host="127.0.0.1", port=0, limits=limits, tls=tls, guard=guard)
+    server = await serve(services, host="127.0.0.1", port=0, limits=limits, tls=tls, guard=guard)
     try:
         yield server
     finally:

@@ -18,8 +18,9 @@ from whimbrel.model.limits import RPC_MESSAGE_BYTES_MAX
 from whimbrel.rpc.server.certificates import FILE_NAME, CertificateError, TlsSettings
 from whimbrel.rpc.server.connection import NativeConnection
 from whimbrel.rpc.server.handlers import Service, UnaryMethod
-from whimbrel.rpc.server.native import NativeServer, serve_native
+from whimbrel.rpc.server.native import NativeServer
 from whimbrel.rpc.server.protocol_detection import AGAIN_S, HOSTS_KEPT, WARN_S, RejectionLog
+from whimbrel.rpc.server.serving import serve
 
 MIB = 1 << 20
 OPTIONS = (("grpc.max_receive_message_length", RPC_MESSAGE_BYTES_MAX),)
@@ -46,7 +47,7 @@ class Text:
 @asynccontextmanager
 async def serving(tls: TlsSettings) -> AsyncIterator[NativeServer]:
     echo = UnaryMethod("Echo", Text, lambda call, request: request)
-    server = await serve_native([Service("t.T", (echo,))], host="127.0.0.1", port=0, tls=tls)
+    server = await serve([Service("t.T", (echo,))], host="127.0.0.1", port=0, tls=tls)
     try:
         yield server
     finally:

@@ -18,7 +18,6 @@ from whimbrel.rpc.api.bulk_calls import stream_blocking as blocking
 from whimbrel.rpc.client.channel import open_aio_channel
 from whimbrel.rpc.server.connection import WRITE_BYTES_HIGH
 from whimbrel.rpc.server.handlers import Call, PulledStreamMethod, Service
-from whimbrel.rpc.server.limits import RunningServer
 from whimbrel.rpc.server.native import NativeServer
 from whimbrel.rpc.server.serving import serve
 
@@ -53,7 +52,7 @@ class Source:
 
 
 @asynccontextmanager
-async def serving(source: Source) -> AsyncIterator[tuple[RunningServer, grpc.aio.Channel]]:
+async def serving(source: Source) -> AsyncIterator[tuple[NativeServer, grpc.aio.Channel]]:
     method = PulledStreamMethod("ReadRecords", bulk.ReadRecordsRequest, source.open)
     server = await serve([Service("whimbrel.bulk.v1.BulkService", (method,))], host="127.0.0.1", port=0)
     channel = open_aio_channel(server.address, FIXED_WINDOW)
@@ -68,7 +67,7 @@ def reading() -> OutboundStream[RecordFrame]:
     return read_records("t", 0, start=0)
 
 
-async def quiet(source: Source, server: RunningServer) -> int:
+async def quiet(source: Source, server: NativeServer) -> int:
     """Wait until nothing is made any more, and return how much was.
 
     Calls over another connection give the maker its chance: each takes both ends through several turns.
@@ -144,8 +143,7 @@ async def test_slow_reader_slows_the_maker_down() -> None:
         for _ in range(20):
             await anext(frames)
         assert await quiet(source, server) <= 21 + IN_FLIGHT_MAX
-        if isinstance(server, NativeServer):
-            assert max(peer.unread for peer in server.connections) <= WRITE_BYTES_HIGH + 2 * MIB
+        assert max(peer.unread for peer in server.connections) <= WRITE_BYTES_HIGH + 2 * MIB
         await frames.aclose()
         await eventually(lambda: source.closed)
         assert source.made <= 22 + IN_FLIGHT_MAX

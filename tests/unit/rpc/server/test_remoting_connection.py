@@ -22,8 +22,9 @@ from whimbrel.rpc.remoting.handlers import Outcome, Peer, RemotingService, Reply
 from whimbrel.rpc.server import protocol_detection, remoting
 from whimbrel.rpc.server.certificates import TlsSettings
 from whimbrel.rpc.server.connection import WRITE_BYTES_HIGH
-from whimbrel.rpc.server.native import NativeServer, serve_native
+from whimbrel.rpc.server.native import NativeServer
 from whimbrel.rpc.server.remoting import ASKED_MAX, RemotingConnection
+from whimbrel.rpc.server.serving import serve
 
 ECHO, FAIL, CRASH, LATER, SILENT, LARGE = 1, 2, 3, 4, 5, 6
 
@@ -88,7 +89,7 @@ class Client:
 @asynccontextmanager
 async def served(tls: TlsSettings | None = None) -> AsyncIterator[tuple[NativeServer, Service]]:
     service = Service()
-    server = await serve_native(
+    server = await serve(
         [], host="127.0.0.1", port=0, tls=tls, remoting=service.service, on_request_end=service.note_end
     )
     try:
@@ -309,7 +310,7 @@ async def test_6_1_1_under_tls_without_alpn_the_first_byte_decides(
 
 
 async def test_a_server_without_the_protocol_closes_and_says_so(caplog: pytest.LogCaptureFixture) -> None:
-    server = await serve_native([], host="127.0.0.1", port=0)
+    server = await serve([], host="127.0.0.1", port=0)
     client = await connect(server)
     client.send(ECHO)
     assert await client.ended()

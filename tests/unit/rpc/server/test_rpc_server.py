@@ -1,4 +1,4 @@
-"""Handlers behind either transport, over a real loopback connection."""
+"""Handlers behind a server, over a real loopback connection."""
 
 import asyncio
 import logging
@@ -17,9 +17,9 @@ from whimbrel.errors import NotReady, NotWritable, ReplicaTimeout, TopicNotFound
 from whimbrel.pb.apache.rocketmq.v2 import definition_pb2, service_pb2
 from whimbrel.rpc.api.status import error_of
 from whimbrel.rpc.client.channel import open_aio_channel, open_channel
-from whimbrel.rpc.server.grpcio import StreamOutbox, peer_address
 from whimbrel.rpc.server.handlers import BidiMethod, Call, Outbox, ServerStreamMethod, Service, UnaryMethod
-from whimbrel.rpc.server.limits import OUTBOX_MESSAGES_MAX, RunningServer
+from whimbrel.rpc.server.native import NativeServer
+from whimbrel.rpc.server.protocol_detection import host_and_port
 from whimbrel.rpc.server.serving import serve
 
 pytestmark = pytest.mark.transport
@@ -34,7 +34,7 @@ def response(text: str, code: int = 20000) -> Any:
 
 
 @asynccontextmanager
-async def serving(*methods: Any) -> AsyncIterator[tuple[RunningServer, grpc.aio.Channel]]:
+async def serving(*methods: Any) -> AsyncIterator[tuple[NativeServer, grpc.aio.Channel]]:
     server = await serve([Service("t.T", methods)], host="127.0.0.1", port=0)
     channel = open_aio_channel(server.address)
     try:
@@ -236,7 +236,7 @@ def command(text: str) -> Any:
 
 
 @asynccontextmanager
-async def streaming() -> AsyncIterator[tuple[RunningServer, grpc.aio.Channel, list[Recorder]]]:
+async def streaming() -> AsyncIterator[tuple[NativeServer, grpc.aio.Channel, list[Recorder]]]:
     opened: list[Recorder] = []
 
     def open_stream(call: Call, outbox: Outbox) -> Recorder:
@@ -280,13 +280,12 @@ async def test_error_while_receiving_ends_the_stream_with_its_status() -> None:
 
 
 async def test_peer_that_goes_closes_the_handler_once() -> None:
-    async with streaming() as (server, channel, opened):
+    async with streaming() as (_, channel, opened):
         call = stream(channel)
         await call.write(command("a"))
         await call.read()
         call.cancel()
         await eventually(lambda: "closed" in opened[0].events)
-        await eventually(lambda: not getattr(server.streams, "readers", ()))
         assert opened[0].events.count("closed") == 1
         assert opened[0].events[-1] == "closed"
         assert not opened[0].outbox.send(command("late"))
@@ -301,21 +300,6 @@ async def test_stop_ends_open_streams_at_once() -> None:
             await server.stop(grace=30)
         assert await call.code() is grpc.StatusCode.UNAVAILABLE
         assert opened[0].events[-1] == "closed"
-
-
-async def test_full_outbox_drops_the_newest_and_never_blocks() -> None:
-    outbox = StreamOutbox()
-    assert all(outbox.send(command("x")) for _ in range(OUTBOX_MESSAGES_MAX))
-    assert not outbox.send(command("one too many"))
-    written: list[bytes] = []
-
-    async def write(data: bytes) -> None:
-        written.append(data)
-
-    outbox.close()
-    await outbox.drain(write)
-    assert len(written) == OUTBOX_MESSAGES_MAX
-    assert not outbox.send(command("after the end"))
 
 
 async def test_health_knows_the_services() -> None:
@@ -352,13 +336,13 @@ async def test_taken_port_is_a_clear_error() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "address"),
+    ("name", "address"),
     [
-        ("ipv4:127.0.0.1:50", "127.0.0.1:50"),
-        ("ipv6:[::1]:50", "[::1]:50"),
-        ("ipv6:%5Bfe80::1%25eth0%5D:50", "[fe80::1%eth0]:50"),
-        ("unix:/run/x", "unix:/run/x"),
+        (("127.0.0.1", 50), "127.0.0.1:50"),
+        (("::1", 50, 0, 0), "[::1]:50"),
+        (("fe80::1%eth0", 50, 0, 2), "[fe80::1%eth0]:50"),
+        ("/run/x", "/run/x"),
     ],
 )
-def test_peer_address_is_host_and_port(text: str, address: str) -> None:
-    assert peer_address(text) == address
+def test_peer_address_is_host_and_port(name: Any, address: str) -> None:
+    assert host_and_port(name) == address
