@@ -427,8 +427,7 @@ def main() -> int:
     if set(args.only) - set(OURS):
         os.environ.update(PEER_JAVA)
     if set(args.only) - set(OURS) | set(args.only) & set(BY_REMOTING):
-        remload = f"{TOOLS}/remload"
-        subprocess.run(["make", "-s", "-C", str(NATIVE), f"BUILD={TOOLS}", remload], check=True)
+        build(NATIVE, "remload")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("terminated"))  # nothing that was started stays
     rows: list[Row] = []
     failed = []

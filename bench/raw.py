@@ -4,12 +4,15 @@
     python bench/raw.py --trees before=REVISION,now=.      the same beside another revision of the repository
     python bench/raw.py --trees python=.@off,lane=.        without and with the compiled lane
     python bench/raw.py --modes slave,sync --points c1,c32 --rounds 3 --secs 4
+    python bench/raw.py --modes none --points fifo32,delay32          what the lane leaves to Python
+    python bench/raw.py --modes traced --points c32,traced32
 
     mode    none   a master without slaves        slave  asynchronous replication to one slave
             sync   synchronous replication        flush  synchronous flush, no slave
             slaves2, sync2   as slave and sync, with two slaves
             majority         the same three members, committed by two of them
             elected          three that elect their leader: acknowledgements wait for two of them, too
+            traced           no slave; the broker traces into a file, one in 100 of messages without a context
     point   c1, c32, c256: single sends of 1 KiB so many at a time, over 1, 1 and 4 connections
             c32x32, c256x256: the same over so many connections      batch: 8 calls of 32 messages at a time
             java32, go32, python32, nodejs32: c32 with the header blocks of an SDK, a key, three properties
@@ -17,15 +20,28 @@
             receive1, receive8: so many consumers with a connection each, receives of 32 messages, and a call
             for each acknowledgement      receive-batch: one that acknowledges all of a receive at once
             pull1, pull4: pulls of 32 over so many connections, from the begin of each queue to its end
+        of what the lane leaves to Python, each with a topic of its own:
+            fifo32: c32 of 64 message groups         delay32: c32, due in an hour
+            transaction32: c32 of halves, each committed after its answer: a message, and its time, is both
+            priority32: c32 of priorities 0 to 3     digest32: c32 with the CRC32 of the body
+            large: bodies of 256 KiB, 4 at a time, so that a call is larger than what the lane takes
+            traced32: c32 with trace contexts, one in 100 sampled; Python's in the mode traced only
+        by the remoting protocol, over one connection, pulls over four, each with a topic of its own:
+            remote1, remote32, remote-batch, remote-pull4: as c1, c32, batch and pull4
+            remote-delay32: c32 with a delay level, that of two hours, which is Python's as well
 
 Each round starts a fresh cluster for each tree and mode, the trees in alternating order. CPU is that of all
 server processes, from before the first counted call until queues, index and slave have caught up, so what a
 broker puts off counts as well; a generator that is stopped before it counts (`--count`) would hide it. After
 the points of a mode the stores are verified. Points that read fill a topic of their own first, with about as
 much as takes `--secs`; a message is then one that was acknowledged, or pulled, and p50 and p99 are those of a
-receive or a pull.
+receive or a pull. What is delayed becomes due long after all points of a mode: sending it is measured.
 
-The generator is `bench/load/v2calls.cc`; it is built when it is not there (g++, make; libssl-dev for tls32).
+Servers have the settings of malloc that `whimbrel` starts them with: without them a large block is kept, or
+mapped anew each time, by the luck of a run, and a message of a batch costs 1.5 or 3.0 us in any tree.
+
+The generators are `bench/load/v2calls.cc`, and `bench/native/remload.cc` for the remoting protocol. They are
+built when they are not there (g++, make; libssl-dev for tls32).
 
 Nothing here asserts a time.
 """
@@ -46,12 +62,14 @@ from typing import Any, Self
 REPO = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(REPO / "services"), str(REPO / "tests"), str(REPO / "bench")]
 
-from run import FULL_SIZES, LOAD, build, page, scratch_directory, tool  # noqa: E402
+from run import FULL_SIZES, LOAD, NATIVE, build, page, scratch_directory, tool  # noqa: E402
 
 from support.cluster import elections, processes  # noqa: E402 - the tests' way to start our processes
 from support.waiting import until  # noqa: E402
+from whimbrel.cli import malloc  # noqa: E402
 
 ELECTED = "elected"
+TRACED = "traced"
 MODES: dict[str, tuple[int, dict[str, object]]] = {
     "none": (0, {}),
     "slave": (1, {}),
@@ -61,6 +79,7 @@ MODES: dict[str, tuple[int, dict[str, object]]] = {
     "sync2": (2, {"replication": "sync"}),
     "majority": (2, {"replication": "majority", "voters": ["0", "1", "2"]}),
     ELECTED: (2, {}),
+    TRACED: (0, {"trace_ratio": 0.01}),
 }
 SDK: list[object] = ["--c", 32, "--keys", 1, "--properties", 3, "--headers"]
 SENDS: dict[str, list[object]] = {
@@ -83,6 +102,25 @@ READS: dict[str, list[object]] = {
     "pull1": ["--mode", "pull", "--conns", 1],
     "pull4": ["--mode", "pull", "--conns", 4],
 }
+# The lane leaves these to Python.
+UNUSUAL: dict[str, list[object]] = {
+    "fifo32": ["--c", 32, "--kind", "fifo"],
+    "delay32": ["--c", 32, "--kind", "delay"],
+    "transaction32": ["--c", 32, "--kind", "transaction"],
+    "priority32": ["--c", 32, "--kind", "priority"],
+    "digest32": ["--c", 32, "--digest", "crc32"],
+    "large": ["--c", 4, "--size", 256 << 10],
+    "traced32": ["--c", 32, "--traced", 0.01],
+}
+# Arguments of `remload`, not of `v2calls`.
+REMOTE: dict[str, list[object]] = {
+    "remote1": ["--c", 1],
+    "remote32": ["--c", 32],
+    "remote-batch": ["--c", 8, "--batch", 32],
+    "remote-delay32": ["--c", 32, "--delay", 18],
+    "remote-pull4": ["--mode", "pull", "--conns", 4],
+}
+POINTS = SENDS | READS | UNUSUAL | REMOTE
 BATCH = 32
 WARM_S = 1.0
 WARM_READS = 4096  # messages read before: they tell how many to measure with
@@ -172,10 +210,12 @@ def settle(made: Made, pids: dict[str, int]) -> None:
 
 
 def generate(point: str, *arguments: object) -> Row:
-    """Run the generator; fail with what it says where not all of its calls went well."""
-    row = tool("v2calls", *arguments)
+    """Run the point's generator; fail with what it says where not all of its calls went well."""
+    row = tool("remload" if point in REMOTE else "v2calls", *arguments)
     if "failed" in row or row["errors"]:
         raise RuntimeError(f"{point}: {row}")
+    if "pull" in arguments and row["n"] != arguments[arguments.index("--count") + 1]:  # remload does not look
+        raise RuntimeError(f"{point}: not all of the topic was pulled: {row}")
     return row
 
 
@@ -187,17 +227,16 @@ def fill(made: Made, topic: str, count: int) -> None:
 
 def prepare(made: Made, point: str, secs: float) -> list[object]:
     """Warm everything up; return the arguments of the run that is measured."""
-    if point in SENDS:
-        sends: list[object] = ["--addr", made.master.grpc, "--topic", "Raw", *SENDS[point]]
-        generate(point, *sends, "--secs", 0.5, "--warm", WARM_S)
-        return [*sends, "--secs", secs, "--warm", 0]
-    topic = f"Raw-{point}"
-    reads: list[object] = ["--addr", made.master.grpc, "--topic", topic, *READS[point]]
+    topic = "Raw" if point in SENDS else f"Raw-{point}"  # its first message makes it, of the type that it has
+    words: list[object] = ["--addr", made.master.grpc, "--topic", topic, *POINTS[point]]
+    if "--mode" not in words:
+        generate(point, *words, "--secs", 0.5, "--warm", WARM_S)
+        return [*words, "--secs", secs, "--warm", 0]
     fill(made, topic, WARM_READS)
-    warm = generate(point, *reads, "--count", WARM_READS)
+    warm = generate(point, *words, "--count", WARM_READS)
     count = max(WARM_READS, min(READS_MAX, int(warm["rate"] * secs))) // BATCH * BATCH
     fill(made, topic, count)
-    return [*reads, "--count", count + (WARM_READS if "pull" in reads else 0)]
+    return [*words, "--count", count + (WARM_READS if "pull" in words else 0)]
 
 
 def figures(row: Row, used: dict[str, float]) -> Row:
@@ -267,20 +306,34 @@ def checked_out(revision: str, work: Path) -> Iterator[Path]:
         subprocess.run(["git", "worktree", "remove", "--force", str(tree)], cwd=REPO, check=True)
 
 
+def check_tree(pid: int, services: Path) -> None:
+    """Raise RuntimeError unless a process takes the package from this directory."""
+    variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    path = next((one for one in variables if one.startswith(b"PYTHONPATH=")), b"").decode()
+    if path.removeprefix("PYTHONPATH=").split(os.pathsep)[0] != str(services):
+        raise RuntimeError(f"process {pid} runs another tree's code: {path}, not {services}")
+
+
 def run_mode(services: Path, lane: str, mode: str, args: argparse.Namespace) -> list[Row]:
     """Measure the points of a mode with a fresh cluster of a tree."""
     slaves, options = MODES[mode]
     processes.SERVICES = services
+    os.environ[processes.EXEC] = "1"  # a process that is forked has this tree's code
     os.environ["WHIMBREL_TEST_LANE"] = lane
+    os.environ.update(malloc.with_settings(os.environ))  # as the servers of users have them
     settings = FULL_SIZES | options
     with contextlib.ExitStack() as stack:
         scratch = stack.enter_context(scratch_directory(args.work))
+        if mode == TRACED:
+            settings["trace_to"] = f"file:{scratch / 'spans.jsonl'}"
         made: Made
         if mode == ELECTED:
             made = stack.enter_context(Elected(scratch, dict(settings)))
         else:
             made = stack.enter_context(processes.Cluster(scratch, slaves=slaves, broker=settings))
         made.wait_usable()
+        for process in made.processes:
+            check_tree(process.pid, services)
         rows = [{"mode": mode, **measure(made, point, args.secs)} for point in args.points]
         if not args.no_verify and (why := verify(made)):
             raise RuntimeError(f"{mode}: {why}")
@@ -337,9 +390,11 @@ def main() -> None:
     parser.add_argument("--no-verify", action="store_true", help="do not check the stores afterwards")
     args = parser.parse_args()
     args.points = args.points.split(",")
-    if unknown := set(args.points) - SENDS.keys() - READS.keys():
-        parser.error(f"no points {sorted(unknown)}; there are {[*SENDS, *READS]}")
+    if unknown := set(args.points) - POINTS.keys():
+        parser.error(f"no points {sorted(unknown)}; there are {[*POINTS]}")
     build(LOAD)
+    if not REMOTE.keys().isdisjoint(args.points):
+        build(NATIVE, "remload")
     args.work.mkdir(parents=True, exist_ok=True)
     rows: list[Row] = []
     with contextlib.ExitStack() as stack:

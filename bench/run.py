@@ -50,9 +50,10 @@ def log(*words: object) -> None:
     print(time.strftime("%H:%M:%S"), *words, file=sys.stderr, flush=True)
 
 
-def build(folder: Path) -> None:
-    """Build the load generators of a folder, those that are not there yet or not up to date."""
-    subprocess.run(["make", "-s", "-C", str(folder), f"BUILD={TOOLS}"], check=True)
+def build(folder: Path, *only: str) -> None:
+    """Build the load generators of a folder, or only some, that are not there yet or not up to date."""
+    targets = [str(TOOLS / name) for name in only]
+    subprocess.run(["make", "-s", "-C", str(folder), f"BUILD={TOOLS}", *targets], check=True)
 
 
 def tool(name: str, *args: object, timeout: float = 180.0) -> Row:

@@ -88,6 +88,21 @@ inline Outcome outcome(string_view s, int status) {
   return o;
 }
 
+// What a transaction's end names, by the answer to its half; false: it is not there.
+inline bool half(string_view s, string_view* id, string_view* transaction) {
+  Reader r(s);
+  while (r.next()) {
+    if (r.tag != 2) continue;
+    Reader entry(r.bytes);
+    while (entry.next()) {
+      if (entry.tag == 2) *id = entry.bytes;
+      else if (entry.tag == 3) *transaction = entry.bytes;
+    }
+    if (entry.broken) return false;
+  }
+  return !r.broken && !id->empty() && !transaction->empty();
+}
+
 struct Received {
   string_view id, handle;
   size_t body = 0;

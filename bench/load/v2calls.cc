@@ -1,7 +1,8 @@
 // v2calls: a light load generator for apache.rocketmq.v2: HTTP/2 of its own, one thread, 1 to 2 us a call.
 //   make        (Makefile beside it)
 //
-// send     SendMessage, so many calls at a time.
+// send     SendMessage, so many calls at a time. A half (--kind transaction) is ended after its answer, by EndTransaction: both are one call
+//          here, and one message.
 // receive  Each connection is a consumer of its own: route, Telemetry with settings, a heartbeat, then ReceiveMessage with long
 //          polls, and acknowledgements beside them. At the end it says goodbye, which gives its leases back.
 // pull     PullMessage from the begin of each queue to its end. A connection reads its share of the queues one after another.
@@ -37,15 +38,19 @@ static const char* USAGE =
     "v2calls --mode send|receive|pull --addr 127.0.0.1:PORT --topic T [--conns 1] [--secs 4] [--warm 1] [--count N] [--rate R]\n"
     "        [--headers own|python|java|go|nodejs] [--tls] [--pids 1,2]\n"
     "  send     [--streams 1 | --c TOTAL] [--batch 1] [--size 1024] [--body-random] [--tag TagA] [--keys 0] [--properties 0]\n"
+    "           [--kind normal|fifo|delay|transaction|priority] [--digest none|crc32] [--traced SHARE]\n"
     "  receive  [--group G] [--queues 0,1] [--batch 32] [--ack one|batch] [--invisible-ms 60000] [--poll-ms 5000]\n"
     "  pull     [--group G] [--queues 0,1] [--batch 32] [--size BYTES]: each body has so many\n"
     "  --count: so many messages are sent; acknowledged; or are to be found in one pass. Without it for --secs, pulls again and again.\n"
-    "  --rate: messages/s.   --tls: the certificate is not verified.";
+    "  --rate: messages/s.   --tls: the certificate is not verified.\n"
+    "  --kind: of 64 message groups; due in an hour; committed at once; of the priorities 0 to 3. One message a call.\n"
+    "  --traced: each message has a trace context, and this share of them says that it is sampled.";
 
 enum { DATA, HEADERS, PRIORITY, RST, SETTINGS, PUSH, PING, GOAWAY, WINDOW, CONT };
 enum { END_STREAM = 1, ACK = 1, END_HEADERS = 4, PADDED = 8, PRIORITIZED = 32 };
 constexpr long CONN_WINDOW = 64 << 20, STREAM_WINDOW = 4 << 20, FRAME_MAX = 256 << 10;
 constexpr double RUN_S_MAX = 600, SILENCE_S_MAX = 60, GRACE_S = 0.3, OVERTIME_S_MAX = 60;
+constexpr int GROUPS = 64, PRIORITIES = 4, AHEAD_S = 3600;
 constexpr int BLOCKED_MS = 50;  // how long a read or a wait may take, so that time is looked at
 
 static string mode = "v2calls";
@@ -72,9 +77,12 @@ static void put_hex(char* p, unsigned long v, int n, const char* digits = "01234
 
 // ---- what is called
 
-enum Method { SEND, RECEIVE, TAKE, PULL, ROUTE, OFFSET, TELEMETRY, HEARTBEAT, GOODBYE, METHODS };
-static const char* NAMES[METHODS] = {"SendMessage", "ReceiveMessage", "AckMessage", "PullMessage", "QueryRoute", "QueryOffset",
+enum Method { SEND, END, RECEIVE, TAKE, PULL, ROUTE, OFFSET, TELEMETRY, HEARTBEAT, GOODBYE, METHODS };
+static const char* NAMES[METHODS] = {"SendMessage", "EndTransaction", "ReceiveMessage", "AckMessage", "PullMessage", "QueryRoute", "QueryOffset",
   "Telemetry", "Heartbeat", "NotifyClientTermination"};
+enum class Kind { NORMAL = 1, FIFO = 2, DELAY = 3, TRANSACTION = 4, PRIORITY = 6 };  // MessageType's numbers
+static const std::map<string, Kind> KINDS = {{"normal", Kind::NORMAL}, {"fifo", Kind::FIFO}, {"delay", Kind::DELAY},
+  {"transaction", Kind::TRANSACTION}, {"priority", Kind::PRIORITY}};
 
 struct Conn;
 struct Call {
@@ -86,7 +94,9 @@ struct Call {
   int status = 0, grpc = -1, want = 0, tag = 0;
   bool live = false, open = false;    // open: more requests may follow
   string answer, data;                // data: framed messages, patched in place
-  std::vector<size_t> ids, times, keys, bodies;
+  string half;                        // what is sent again once its transaction has ended
+  std::vector<size_t> ids, times, keys, bodies, contexts;
+  size_t mark = 0;                    // of what makes a message one of its kind: group, time or priority
 };
 struct Queue {
   int id = 0;
@@ -147,6 +157,9 @@ struct Conn {
 static string addr, topic, group, style;
 static bool tls = false, body_random = false;
 static int batch, size, key_count, property_count;
+static Kind kind = Kind::NORMAL;
+static bool digest = false;
+static double traced = -1;  // share of contexts that are sampled; negative: none at all
 static string tag;
 static double now_cached;
 static const unsigned pid = getpid();
@@ -302,8 +315,22 @@ static void put_headers(Conn* c, Call* s) {
 
 // ---- requests
 
+static unsigned crc32(string_view s) {
+  unsigned c = ~0u;
+  for (u8 b : s) {
+    c ^= b;
+    for (int k = 0; k < 8; k++) c = c & 1 ? c >> 1 ^ 0xedb88320 : c >> 1;
+  }
+  return ~c;
+}
 static string send_request(Call* s, const string& body) {
-  string all;
+  string all, checksum;
+  if (digest) {
+    string hex(8, '0');
+    put_hex(&hex[0], crc32(body), 8);
+    proto::number(&checksum, 1, 1);
+    proto::field(&checksum, 2, hex);
+  }
   const string id(38, '0'), key(16, '\1'), digits(12, '\2');
   for (int i = 0; i < batch; i++) {
     string m, sys, ts;
@@ -311,10 +338,16 @@ static string send_request(Call* s, const string& body) {
     if (!tag.empty()) proto::field(&sys, 1, tag);
     for (int k = 0; k < key_count; k++) proto::field(&sys, 2, "key-" + string(1, char('a' + k % 26)) + key.substr(0, 3) + digits);
     proto::field(&sys, 3, id);
+    if (digest) proto::field(&sys, 4, checksum);
     proto::number(&sys, 5, 1);
-    proto::number(&sys, 6, 1);
+    proto::number(&sys, 6, (unsigned long)kind);
     proto::field(&sys, 7, ts);
     proto::field(&sys, 8, "127.0.0.1");
+    size_t mark = 0, context = 0;  // in sys
+    if (kind == Kind::DELAY) { proto::field(&sys, 11, ts); mark = sys.size() - ts.size() + 1; }
+    if (kind == Kind::FIFO) { proto::field(&sys, 17, "group-00"); mark = sys.size() - 2; }
+    if (traced >= 0) { proto::field(&sys, 18, "00-" + string(32, '0') + "-" + string(16, '0') + "-00"); context = sys.size() - 55; }
+    if (kind == Kind::PRIORITY) { proto::number(&sys, 22, 0); mark = sys.size() - 1; }
     proto::field(&m, 1, proto::resource(topic));
     for (int k = 0; k < property_count; k++) {
       string pair;
@@ -323,9 +356,13 @@ static string send_request(Call* s, const string& body) {
       proto::field(&m, 2, pair);
     }
     proto::field(&m, 3, sys);
+    const size_t sys_at = m.size() - sys.size();
     proto::field(&m, 4, body);
     size_t before = all.size();
     proto::field(&all, 1, m);
+    const size_t sys_begin = 5 + all.size() - m.size() + sys_at;
+    s->mark = sys_begin + mark;
+    if (traced >= 0) s->contexts.push_back(sys_begin + context);
     s->ids.push_back(5 + all.find(id, before));
     s->times.push_back(5 + all.find(ts, before) + 1);
     for (size_t at = before, k = 0; k < size_t(key_count); k++) s->keys.push_back(5 + (at = all.find(digits, at))), at += 12;
@@ -333,6 +370,19 @@ static string send_request(Call* s, const string& body) {
   }
   for (size_t at : s->keys) memcpy(&all[at - 5 - 3], "000", 3);
   return proto::framed(all);
+}
+static string commit_request(string_view id, string_view transaction) {
+  string r;
+  proto::field(&r, 1, proto::resource(topic));
+  proto::field(&r, 2, id);
+  proto::field(&r, 3, transaction);
+  proto::number(&r, 4, 1);  // commit
+  proto::number(&r, 5, 1);  // by the client
+  return proto::framed(r);
+}
+static void put_time(char* p, unsigned long sec, unsigned long nanos) {
+  for (int k = 0; k < 5; k++) p[k] = char((sec >> 7 * k & 127) | (k < 4 ? 128 : 0));
+  for (int k = 0; k < 5; k++) p[6 + k] = char((nanos >> 7 * k & 127) | (k < 4 ? 128 : 0));
 }
 static void stamp(Call* s) {
   static long long ms = 0;
@@ -348,9 +398,7 @@ static void stamp(Call* s) {
     put_hex(p + 14, pid & 0xffff, 4);
     put_hex(p + 18, sec - 1609459200, 8);
     put_hex(p + 26, seq, 12);
-    u8* q = (u8*)&s->data[s->times[i]];
-    for (int k = 0; k < 5; k++) q[k] = u8((sec >> 7 * k & 127) | (k < 4 ? 128 : 0));
-    for (int k = 0; k < 5; k++) q[6 + k] = u8((nanos >> 7 * k & 127) | (k < 4 ? 128 : 0));
+    put_time(&s->data[s->times[i]], sec, nanos);
     for (int k = 0; k < key_count; k++) put_hex(&s->data[s->keys[i * key_count + k]], seq, 12);
     if (body_random) {
       char* b = &s->data[s->bodies[i]];
@@ -359,6 +407,18 @@ static void stamp(Call* s) {
       for (; k < size; k++) b[k] = char(draw());
     }
   }
+  for (size_t at : s->contexts) {
+    static const char* digits = "0123456789abcdef";
+    char* p = &s->data[at];
+    put_hex(p + 3, draw(), 16, digits);
+    put_hex(p + 19, draw(), 16, digits);
+    put_hex(p + 36, draw(), 16, digits);
+    p[54] = double(draw() >> 11) * 0x1p-53 < traced ? '1' : '0';
+  }
+  char* mark = &s->data[s->mark];
+  if (kind == Kind::FIFO) mark[0] = char('0' + seq % GROUPS / 10), mark[1] = char('0' + seq % GROUPS % 10);
+  else if (kind == Kind::DELAY) put_time(mark, sec + AHEAD_S, nanos);
+  else if (kind == Kind::PRIORITY) *mark = char(seq % PRIORITIES);
 }
 
 // ---- bytes
@@ -555,6 +615,14 @@ int main(int argc, char** argv) {
   key_count = a.n("keys", 0);
   property_count = a.n("properties", 0);
   tag = a.s("tag", "TagA");
+  const string kind_name = a.s("kind", "normal"), digest_name = a.s("digest", "none");
+  if (!KINDS.count(kind_name)) die("no kind of messages " + kind_name);
+  kind = KINDS.at(kind_name);
+  digest = digest_name == "crc32";
+  traced = a.d("traced", -1);
+  if (!digest && digest_name != "none") die("no digest " + digest_name);
+  if (digest && body_random) die("a digest is that of one body: without --body-random");
+  if (kind != Kind::NORMAL && batch > 1 && sends) die("only messages without a kind come in batches");
   const bool check_size = !a.s("size").empty(), ack_each = ack == "one";
   long count = a.n("count", 0), poll_ms = a.n("poll-ms", 5000), invisible_ms = a.n("invisible-ms", 60000);
   double rate = a.d("rate", 0);
@@ -861,6 +929,27 @@ int main(int argc, char** argv) {
     pull_next(c);
   };
 
+  // Sending: a call has ended, well if `why` is empty.
+  auto sent = [&](Conn* c, Call* s, const string& why) {
+    if (why.empty()) {
+      counted(batch, double(batch) * size);
+      if (m.open()) m.lat.push_back(float((now_cached - s->t) * 1e3));
+    } else error(why);
+    if (!more() || (count && issued >= count)) return;
+    if (rate > 0) paced([&, c, s] { issued += batch; stamp(s); go(c, s, SEND); });
+    else { issued += batch; stamp(s); go(c, s, SEND); }
+  };
+  auto commit = [&](Conn* c, Call* s, string_view answer) {  // false: the answer to a half names no transaction
+    string_view id, transaction;
+    if (!proto::half(answer, &id, &transaction)) return false;
+    s->half = std::move(s->data);
+    s->data = commit_request(id, transaction);
+    double since = s->t;
+    go(c, s, END);
+    s->t = since;
+    return true;
+  };
+
   auto finish = [&](Conn* c, Call* s, const string& transport) {
     s->live = false;
     c->forget(s);
@@ -884,13 +973,17 @@ int main(int argc, char** argv) {
           else if (o.bad) why = "status " + std::to_string(o.bad);
           else if (o.entries != batch && o.entries != 1) why = "status -3";
         }
-        if (why.empty()) {
-          counted(batch, double(batch) * size);
-          if (m.open()) m.lat.push_back(float((now_cached - s->t) * 1e3));
-        } else error(why);
-        if (!more() || (count && issued >= count)) return;
-        if (rate > 0) paced([&, c, s] { issued += batch; stamp(s); go(c, s, SEND); });
-        else { issued += batch; stamp(s); go(c, s, SEND); }
+        if (why.empty() && kind == Kind::TRANSACTION) {
+          if (commit(c, s, message)) return;
+          why = "no transaction";
+        }
+        sent(c, s, why);
+        return;
+      }
+      case END: {
+        long code = why.empty() ? proto::outcome(message, 1).code : 0;
+        s->data = std::move(s->half);
+        sent(c, s, !why.empty() || code == proto::OK ? why : "end: status " + std::to_string(code));
         return;
       }
       case RECEIVE:
@@ -1102,6 +1195,10 @@ int main(int argc, char** argv) {
   m.add_extra("body", size);
   m.add_extra("tls", tls);
   m.extra += ",\"headers\":\"" + style + "\"";
+  if (sends) {
+    m.extra += ",\"kind\":\"" + kind_name + "\",\"digest\":\"" + digest_name + "\"";
+    if (traced >= 0) m.add_extra("traced", traced);
+  }
   m.add_extra("client_us_per_call", ended_calls ? (m.c1 - m.c0) * 1e6 / double(ended_calls) : 0);
   if (receives) {
     m.add_extra("acks", double(ack_ms.size()));

@@ -73,6 +73,41 @@ def test_every_style_of_header_blocks_sends(program: Path, address: str, style: 
     assert pulled["n"] == 200
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--kind", "fifo"],
+        ["--kind", "transaction"],
+        ["--kind", "priority"],
+        ["--digest", "crc32"],
+        ["--traced", 0.5],
+        ["--kind", "transaction", "--digest", "crc32", "--traced", 1, "--headers", "go", "--keys", 1],
+    ],
+    ids=lambda words: "".join(map(str, words)).replace("--", "-"),
+)
+def test_messages_of_every_kind_are_stored(program: Path, address: str, words: list[object]) -> None:
+    """Of a transaction only what was committed can be pulled."""
+    topic = "of" + "".join(map(str, words)).replace("--", "-").replace(".", "-")
+    sent = run(program, address, "--topic", topic, *words, "--c", 5, "--conns", 2, "--count", COUNT)
+    assert sent["n"] == sent["calls"] == COUNT
+    pulled = run(program, address, "--mode", "pull", "--topic", topic, "--count", COUNT, "--size", 1024)
+    assert pulled["n"] == COUNT
+
+
+def test_delayed_messages_wait(program: Path, address: str) -> None:
+    sent = run(program, address, "--topic", "waits", "--kind", "delay", "--c", 5, "--count", COUNT)
+    assert sent["n"] == COUNT
+    assert (
+        run(program, address, "--mode", "pull", "--topic", "waits", code=1)["failed"]
+        == "the queues are empty"
+    )
+
+
+def test_messages_of_a_kind_come_alone(program: Path, address: str) -> None:
+    words = ["--topic", "alone", "--kind", "fifo", "--batch", 2]
+    assert "batches" in run(program, address, *words, code=1)["failed"]
+
+
 @pytest.mark.parametrize("ack", ["one", "batch"])
 @pytest.mark.parametrize("style", ["own", "java"])
 def test_consumers_receive_and_acknowledge_everything_once(
