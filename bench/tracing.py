@@ -18,10 +18,12 @@ from pathlib import Path
 from typing import Any
 
 from whimbrel.broker.api.send import SendService
+from whimbrel.broker.engine.send import Sends
 from whimbrel.broker.options import BrokerOptions
-from whimbrel.broker.produce.admission import Admission
 from whimbrel.broker.produce.appender import Appender, Durability
 from whimbrel.broker.record_traces import BrokerTraces
+from whimbrel.broker.tables.group_creation import GroupCreation
+from whimbrel.broker.tables.groups import GroupTable
 from whimbrel.broker.tables.topics import TopicTable
 from whimbrel.pb.apache.rocketmq.v2 import service_pb2 as messaging
 from whimbrel.rpc.server.handlers import Call
@@ -75,15 +77,22 @@ class SendPath:
         topics = TopicTable(root / "config", cluster="C", broker_name="b", auto_create=True, clock=now)
         appender = Appender(self.store, self.store.page, Durability(), self.ticks, ring=lambda: None)
         appender.refusal = ""
-        self.sends = SendService(
-            Admission(topics, appender, cluster="C", store_host=pack_host("127.0.0.1", 1), clock=now)
+        groups = GroupTable(root / "config", auto_create=True, clock=now)
+        engine = Sends(
+            topics,
+            GroupCreation(topics, groups, master=True, clock=time.monotonic),
+            appender,
+            cluster="C",
+            store_host=pack_host("127.0.0.1", 1),
+            clock=now,
         )
+        self.sends = SendService(engine, now)
         self.traces: BrokerTraces | None = None
         if ratio is not None:
             target = f"file:{root / 'spans.jsonl'}"
             options = BrokerOptions(store=str(root), trace_to=target, trace_ratio=ratio)
             self.traces = BrokerTraces(options)
-            self.sends.trace(self.traces.of_sends(self.store, lambda callback: callback()), ratio)
+            engine.trace(self.traces.of_sends(self.store, lambda callback: callback()), ratio)
 
     def run(self, requests: list[bytes], count: int) -> float:
         """Send so many requests; return microseconds of this thread's CPU for each."""

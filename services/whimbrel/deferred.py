@@ -9,6 +9,7 @@ from typing import Generic, TypeVar, cast
 __all__ = ["Deferred"]
 
 R = TypeVar("R")
+T = TypeVar("T")
 
 
 class Deferred(Generic[R]):
@@ -65,6 +66,31 @@ class Deferred(Generic[R]):
         other.waker = lambda: self.settle_as(other)
         if other.done:
             self.settle_as(other)
+
+    def mapped(
+        self, render: Callable[[R], T], failed: Callable[[Exception], T] | None = None
+    ) -> "Deferred[T]":
+        """Return a deferred of what `render` makes of the result; whoever leaves it leaves this one.
+
+        Args:
+            render: makes the other result.
+            failed: makes one of an error; None: the other fails as this one.
+        """
+        other: Deferred[T] = Deferred()
+        other.on_cancel = self.cancel
+
+        def settle() -> None:
+            if self.error is None:
+                other.complete(render(cast(R, self.result)))
+            elif failed is None:
+                other.fail(self.error)
+            else:
+                other.complete(failed(self.error))
+
+        self.waker = settle
+        if self.done:
+            settle()
+        return other
 
     def cancel(self) -> None:
         """Note that the caller has left, and call `on_cancel`; called by the waiting side."""

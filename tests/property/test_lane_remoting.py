@@ -13,6 +13,7 @@ from support.lane.pair import SEED, play_all, run
 from support.lane.remoting import (
     ODD,
     STYLES,
+    Request,
     TwoRemote,
     brokers_for,
     framed,
@@ -25,7 +26,7 @@ from support.lane.remoting import (
 from support.lane.traffic import cuts
 from support.remoting.handlers import HOSTILE_FRAMES
 from whimbrel.broker.consume.filters import FILTER_CHARS_MAX
-from whimbrel.broker.remoting.lane import LIMITS
+from whimbrel.broker.lane.requests import LIMITS
 from whimbrel.broker.remoting.pull_header import ReadPull, read_pull
 from whimbrel.errors import WhimbrelError
 from whimbrel.rpc.remoting.command import Command
@@ -265,3 +266,33 @@ def recorded_frame(recorded: dict[str, Any], fields: dict[str, Any], opaque: int
         "opaque": opaque, "version": recorded["ver"],
     }  # fmt: skip
     return framed(written(header, "java"), recorded.get("body", "").encode("latin-1", "replace"))
+
+
+def usual(number: int, **fields: Any) -> bytes:
+    """Return a send as most of a producer's."""
+    request = Request(random.Random(SEED), batch=False, topic="one", size=10)
+    request.flag = 0
+    request.fields |= {"e": "0", "g": "1700000000000", "j": "0", "l": "16", "m": "false"} | fields
+    return request.bytes(random.Random(SEED), "java", number)
+
+
+ODD_FIELDS: list[dict[str, Any]] = [
+    {"g": "\u00b2"}, {"g": "\u0661\u0662"}, {"g": ""}, {"g": "1" * 14}, {"g": "9" * 400}, {"g": "-1"},
+    {"g": 5}, {"l": "x"}, {"l": ""}, {"j": "x"}, {"c": ""}, {"d": "x"}, {"e": "1"}, {"f": "16"}, {"h": "x"},
+    {"m": "True"}, {"m": "true"}, {"b": "One"}, {"i": ""}, {"i": "a"}, {"i": "\x01\x02"},
+    {"i": "\x02\x02a\x01b\x02a\x01c"},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("fields", ODD_FIELDS, ids=str)
+def test_a_field_makes_the_difference_it_makes_alone(
+    tmp_path: Path, stub: socket.socket, fields: dict[str, Any]
+) -> None:
+    def body() -> None:
+        two = TwoRemote(tmp_path, stub)
+        for number in range(0, 9, 3):
+            two.feed(usual(number) + usual(number + 1, **fields) + usual(number + 2))
+        two.check()
+        two.close()
+
+    run(body)

@@ -1,4 +1,4 @@
-"""Golden data, kit and load generators are untouched copies (`sha256sum -c SHA256SUMS` says the same)."""
+"""Golden data, kit and load generators are as listed (`sha256sum -c SHA256SUMS` says the same)."""
 
 import hashlib
 import os

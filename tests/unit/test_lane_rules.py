@@ -1,12 +1,19 @@
 """The rules of `make lane-rules`: they are about the sources that are there, and count by what tests say."""
 
 import contextlib
+import multiprocessing
 from pathlib import Path
 
 import pytest
 
 import lane_rules
 from lane_rules import RULES, SOURCES, Broken, Copy, Rule, collected, failed, missed_of
+
+
+@pytest.fixture
+def own_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run tests in a new process: one that is forked has what other tests left, and may hang on it."""
+    monkeypatch.setattr(lane_rules, "FORKS", multiprocessing.get_context("spawn"))
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: str(rule.name))
@@ -40,6 +47,7 @@ def folder(path: Path, tests: str) -> tuple[Path, str]:
     return module, str(file)
 
 
+@pytest.mark.usefixtures("own_process")
 def test_tests_that_do_not_load_the_module_count_for_nothing(tmp_path: Path) -> None:
     module, file = folder(tmp_path, "def test_it():\n    assert False\n")
     with pytest.raises(Broken, match="the tests ran with"):
@@ -52,6 +60,7 @@ def test_tests_that_can_not_be_collected_count_for_nothing(tmp_path: Path) -> No
         pass
 
 
+@pytest.mark.usefixtures("own_process")
 def test_a_test_that_kills_its_process_has_failed(tmp_path: Path) -> None:
     module, file = folder(tmp_path, "import os\n\n\ndef test_it():\n    os.kill(os.getpid(), 9)\n")
     assert [name.rpartition("::")[2] for name in failed(module, [file])] == ["test_it"]

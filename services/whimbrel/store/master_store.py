@@ -166,9 +166,11 @@ class MasterStore(MessageStore):
         now = self.clock()
         if now < self.store_time_ms:
             now = self.store_time(now)
-        place = log.end
-        record = encode(draft, place, queue_offset, now, self.encoder)
+        place, text = log.end, draft.properties
+        record = self.encoder(draft, place, queue_offset, now)
         size = len(record)
+        if size > RECORD_BYTES_MAX or text.endswith(b"\0"):
+            raise unfit(text, size)
         if entered and queue_offset >= queue.room:
             queue.reserve(queue_offset - queue.max + 1)
         if place + size + BLANK_SIZE_MIN > log.limit or log.failed:
@@ -205,12 +207,12 @@ class MasterStore(MessageStore):
         now = self.clock()
         if now < self.store_time_ms:
             now = self.store_time(now)
-        place, numbers = log.end, {queue: queue.max + queue.uncommitted}
-        records, appended = self.encoded(drafts, place, now, dict(numbers))
+        place, number = log.end, queue.max + queue.uncommitted
+        records, appended = self.encoded(drafts, place, now, number)
         queue.reserve(queue.uncommitted + len(drafts))
         reserved = log.reserve(sum(map(len, records)))
         if reserved != place:
-            records, appended = self.encoded(drafts, reserved, now, numbers)
+            records, appended = self.encoded(drafts, reserved, now, number)
         log.put(b"".join(records))
         self.store_time_ms = log.store_time_ms = now
         if waiting is not None:
@@ -219,67 +221,25 @@ class MasterStore(MessageStore):
             self.dispatch_several(drafts, appended)
         return appended
 
-    def append_each(self, drafts: Sequence[RecordDraft]) -> list[Appended]:
-        """Append messages of any queues, next to each other in the log and with one store time, all or none.
-
-        For messages that came together, none a transaction's: it costs less than to append each.
-
-        Returns:
-            Where each went. Nothing is returned, and nothing was appended, where log file, disk or queues are
-            not as they usually are, or a majority commits: `append` then does it, or says what the matter is.
-
-        Raises:
-            WhimbrelError: as `append`, for one of them.
-        """
-        log = self.writer
-        if self.uncommitted is not None or not self.has_usual_room():
-            return []
-        now = self.clock()
-        if now < self.store_time_ms:
-            now = self.store_time(now)
-        numbers: dict[ConsumeQueue, int] = {}
-        records, appended = self.encoded(drafts, log.end, now, numbers)
-        if appended[-1].end + BLANK_SIZE_MIN > log.limit:
-            return []
-        for queue, after in numbers.items():
-            if after > queue.room:
-                if not self.reserve_queues([(queue, after - queue.max) for queue, after in numbers.items()]):
-                    return []
-                break
-        if not self.put_packed(b"".join(records)):
-            return []
-        self.store_time_ms = log.store_time_ms = now
-        self.dispatch_several(drafts, appended)
-        return appended
-
     def encoded(
-        self, drafts: Sequence[RecordDraft], place: int, now: int, numbers: dict[ConsumeQueue, int]
+        self, drafts: Sequence[RecordDraft], place: int, now: int, number: int
     ) -> tuple[list[bytes], list[Appended]]:
-        """Return records that stand next to each other from a place on, and where each of them is.
+        """Return records of one queue that stand next to each other, and where each of them is.
 
         Args:
-            drafts, place, now: what, where, and when it is stored.
-            numbers: the next of each queue, where it is not the queue's own next; gets those behind.
+            drafts, place, now: what, from where on, and when it is stored.
+            number: of the first one in its queue.
 
         Raises:
             WhimbrelError: the store can't keep one, see `encode`.
         """
         records, appended = [], []
-        by_key, encoder = self.queues.by_key, self.encoder
         for draft in drafts:
-            queue = by_key.get((draft.topic, draft.queue_id))
-            if queue is None:
-                queue = self.queues.get_or_create(draft.topic, draft.queue_id)
-            number = numbers.get(queue)
-            if number is None:
-                number = queue.max
-            numbers[queue] = number + 1
-            record = encode(draft, place, number, now, encoder)
-            size = len(record)
-            end = place + size
+            record = encode(draft, place, number, now, self.encoder)
+            end = place + len(record)
             records.append(record)
-            appended.append(Appended(number, place, size, now, end))
-            place = end
+            appended.append(Appended(number, place, len(record), now, end))
+            place, number = end, number + 1
         return records, appended
 
     def dispatch_several(self, drafts: Sequence[RecordDraft], appended: Sequence[Appended]) -> None:
@@ -314,19 +274,10 @@ class MasterStore(MessageStore):
         says what the matter is.
         """
         log = self.writer
-        if not self.has_usual_room() or self.encoder is not encode_record:
+        refused = self.stall_reason or log.failed or log.disk.ratio > self.options.disk_full_ratio
+        if refused or log.segment is None or self.encoder is not encode_record:
             return 0
         return max(log.limit - log.end - BLANK_SIZE_MIN, 0)
-
-    def has_usual_room(self) -> bool:
-        """Return whether there is a log file, and neither disk nor queues refuse anything."""
-        log = self.writer
-        return not (
-            self.stall_reason
-            or log.failed
-            or log.segment is None
-            or log.disk.ratio > self.options.disk_full_ratio
-        )
 
     def append_packed(
         self, records: bytes, runs: Sequence[PackedRun], keys: Any, count: int, now_ms: int
@@ -709,9 +660,15 @@ def encode(draft: RecordDraft, place: int, queue_offset: int, now: int, encoder:
         MessageTooLarge, PropertiesTooLarge, IllegalTopic, BadRequest: the store can't keep it, see
             `MasterStore.append`.
     """
-    if draft.properties.endswith(b"\0"):
-        raise BadRequest("properties that end in a zero byte: recovery could not tell them from torn ones")
+    text = draft.properties
     record = encoder(draft, place, queue_offset, now)
-    if len(record) > RECORD_BYTES_MAX:
-        raise MessageTooLarge(f"a record of {len(record)} bytes, over {RECORD_BYTES_MAX}")
+    if len(record) > RECORD_BYTES_MAX or text.endswith(b"\0"):
+        raise unfit(text, len(record))
     return record
+
+
+def unfit(text: bytes, size: int) -> BadRequest | MessageTooLarge:
+    """Return why the store can't keep a record of that size, with that property text."""
+    if text.endswith(b"\0"):
+        return BadRequest("properties that end in a zero byte: recovery could not tell them from torn ones")
+    return MessageTooLarge(f"a record of {size} bytes, over {RECORD_BYTES_MAX}")

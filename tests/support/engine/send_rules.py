@@ -21,7 +21,7 @@ from unittest.mock import patch
 
 from support.engine.in_process import InProcess
 from support.remoting.handlers import NOW, batch_body, send_fields
-from whimbrel.broker.produce.admission import SendTarget
+from whimbrel.broker.engine.targets import SendTarget
 from whimbrel.model.limits import BODY_BYTES_MAX, SEND_MESSAGES_MAX
 from whimbrel.model.topic import GroupConfig, MessageType, TopicConfig
 from whimbrel.model.wire import QUEUE_HEADER
@@ -482,7 +482,7 @@ def first_turns() -> Iterator[None]:
 
 def targets_of(role: Any) -> dict[str, Any]:
     """Return what sends to topics know."""
-    targets: dict[str, Any] = role.admission.targets
+    targets: dict[str, Any] = role.sends.targets.kept
     return targets
 
 

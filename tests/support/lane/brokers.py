@@ -21,19 +21,20 @@ from support.broker.consumption import FakeClock, FakeJournal
 from support.http2.frames import frame, split
 from support.http2.in_memory import Sink, connected
 from support.store.stores import NOW, StoppedClock
-from whimbrel.broker.api.broker_lane import BrokerLane
 from whimbrel.broker.api.receive import ReadSplitting, ReceiveService
 from whimbrel.broker.api.send import SendService
 from whimbrel.broker.cluster.state_quorum import StateQuorum
 from whimbrel.broker.consume.group_consumption import GroupConsumption
-from whimbrel.broker.consume.lane_acks import LaneAcks
 from whimbrel.broker.consume.leases import LeaseTable
 from whimbrel.broker.consume.policies import Policies
+from whimbrel.broker.engine.send import Sends
+from whimbrel.broker.lane.acks import LaneAcks
+from whimbrel.broker.lane.calls import BrokerLane
 from whimbrel.broker.metrics import MESSAGE_BYTES, Counted
-from whimbrel.broker.produce.admission import Admission
 from whimbrel.broker.produce.appender import Appender, Durability
 from whimbrel.broker.produce.commit import MajorityCommit
 from whimbrel.broker.tables.clients import Clients
+from whimbrel.broker.tables.group_creation import GroupCreation
 from whimbrel.broker.tables.groups import GroupTable
 from whimbrel.broker.tables.topics import TopicTable
 from whimbrel.lane import Lane
@@ -159,6 +160,7 @@ class Side:
         commit = ToldCommit(
             self.store, self.store.page, member=0, voters=(0, 1, 2), sync_flush=False, fallbehind_max=1
         )
+        self.counted = Counted()
         self.appender = Watched(
             self.store,
             self.store.page,
@@ -166,20 +168,20 @@ class Side:
             asyncio.get_running_loop(),
             ring=lambda: None,
             commit=commit if self.majority else None,
+            counted=self.counted,
         )
         self.appender.refusal = ""
-        self.counted = Counted()
-        self.appender.on_appended = self.counted.appended
-        self.admission = Admission(
+        self.clients = Clients()
+        self.open_consumption()
+        self.engine = Sends(
             self.topics,
+            GroupCreation(self.topics, self.groups, master=True, clock=lambda: 0.0),
             self.appender,
             cluster="C",
             store_host=pack_host("127.0.0.1", 8091),
             clock=machine.wall_ms,
         )
-        self.sends = SendService(self.admission)
-        self.clients = Clients()
-        self.open_consumption()
+        self.sends = SendService(self.engine, machine.wall_ms)
         changes = self.consumption.lease_store
         self.quorum = StateQuorum(
             "acknowledgements",
@@ -195,19 +197,18 @@ class Side:
             self.by_lane = BrokerLane(
                 self.store.passes,
                 self.store,
-                self.admission,
+                self.engine,
                 self.appender,
                 self.clients,
                 LaneAcks(self.consumption.settling),
                 broker_name="b",
                 size_bounds=MESSAGE_BYTES,
-                on_appended=self.counted.appended_many,
                 on_calls=self.counted.calls.observe_many,
                 acks_wait_for=self.quorum if self.acks_wait else None,
                 not_serving=lambda: self.not_serving,
             )
         for topic in self.topics.rows.values():
-            self.admission.target_of(topic.name, topic).turn = 0
+            self.engine.targets.of(topic).turn = 0
         self.server = NativeServer(
             [self.service()],
             limits=self.limits,
@@ -381,7 +382,7 @@ class Side:
             "indexed": store.index.position,
             "dispatched": store.dispatched,
             "store time": store.store_time_ms,
-            "turns": {name: target.turn for name, target in self.admission.targets.items()},
+            "turns": {name: target.turn for name, target in self.engine.targets.kept.items()},
             "sizes": {key: (each.counts, each.total) for key, each in self.counted.sizes.items()},
             "calls": {
                 key: each.count for key, each in self.counted.calls.by_key.items() if key[1] != "CANCELLED"

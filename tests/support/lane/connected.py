@@ -9,7 +9,7 @@ from typing import Any
 
 from support.lane.brokers import Client, Side, answers, plain_message
 from support.lane.logs import lane_or_skip
-from whimbrel.broker.api.broker_lane import BrokerLane
+from whimbrel.broker.lane.calls import BrokerLane
 from whimbrel.pb.apache.rocketmq.v2 import service_pb2 as messaging
 from whimbrel.rpc.http2.frames import DATA, RST_STREAM
 from whimbrel.rpc.http2.stream import Limits

@@ -22,13 +22,10 @@ from support.lane.logs import lane_or_skip
 from support.lane.pair import OPTIONS, SideBySide, last_arrivals
 from support.remoting.handlers import HOSTILE_FRAMES
 from support.store.stores import NOW
-from whimbrel.broker.produce import admission
+from whimbrel.broker.engine import message, sampling
+from whimbrel.broker.lane.requests import RemotingSendLane
 from whimbrel.broker.record_traces import RecordTraces
-from whimbrel.broker.remoting import sends
-from whimbrel.broker.remoting.group_creation import GroupCreation
-from whimbrel.broker.remoting.lane import RemotingSendLane
-from whimbrel.broker.remoting.plain_sends import PlainSends
-from whimbrel.broker.remoting.sends import Sends
+from whimbrel.broker.remoting.sends import SendRequests
 from whimbrel.lane import Lane
 from whimbrel.model.topic import TopicConfig
 from whimbrel.rpc.remoting.frames import HEAD
@@ -79,6 +76,10 @@ ODD = (
 class UntoldTraces:
     """Traces that nobody hears of."""
 
+    def create(self) -> str:
+        """Return the same context each time."""
+        return "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+
     def appended(self, drafts: Any, places: Any, began_ns: int) -> list[Any]:
         """Make no spans."""
         return []
@@ -90,11 +91,9 @@ class RemoteSide(Side):
 
     Attributes:
         traced: tracing is on, and one of some messages is sampled.
-        together: Python stores plain sends of a read together, as brokers do.
     """
 
     traced: bool = False
-    together: bool = False
 
     def open(self) -> "RemoteSide":
         """Open everything; call it on a running loop."""
@@ -108,25 +107,13 @@ class RemoteSide(Side):
                 TopicConfig(name="%RETRY%g", read_queues=1, write_queues=1),
             ]
         )
-        self.remote = Sends(
-            self.admission,
-            self.topics,
-            GroupCreation(self.topics, self.groups, master=True, clock=lambda: 0.0),
-            cluster="C",
-            detours={},
-            levels=18,
-            delay_max_ms=24 * 3_600_000,
-        )
+        self.remote = SendRequests(self.engine)
         if self.traced:
-            self.admission.sample(lambda: "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", 0.2)
-            self.remote.traces = cast(RecordTraces, UntoldTraces())
+            self.engine.trace(cast(RecordTraces, UntoldTraces()), 0.2)
         for topic in self.topics.rows.values():
-            self.admission.target_of(topic.name, topic).turn = 0
-        self.send_lane = None if self.by_lane is None else RemotingSendLane(self.by_lane, self.remote)
-        self.plain = PlainSends(self.remote, self.appender) if self.together else None
-        self.server.remoting = RemotingService(
-            self.remote.handles(), together=self.plain, lane=self.send_lane
-        )
+            self.engine.targets.of(topic).turn = 0
+        self.send_lane = None if self.by_lane is None else RemotingSendLane(self.by_lane)
+        self.server.remoting = RemotingService(self.remote.handles(), lane=self.send_lane)
         self.server.on_request_end = self.counted.calls.observe_many
         return self
 
@@ -168,7 +155,7 @@ class TwoRemote(SideBySide[RemoteSide, RemotingConnection]):
         self.used_lane = lane_or_skip() if by_lane else None
         super().__init__(
             RemoteSide(root / "python", None, options, **how).open(),
-            RemoteSide(root / "lane", self.used_lane, options, together=True, **how).open(),
+            RemoteSide(root / "lane", self.used_lane, options, **how).open(),
             lambda side: side.connect_remote(stub),
         )
 
@@ -200,8 +187,8 @@ class TwoRemote(SideBySide[RemoteSide, RemotingConnection]):
 
 def give_same_ids(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have messages that come without an id get the same one on both sides, and sample the same ones."""
-    monkeypatch.setattr(sends, "uuid4", lambda: uuid.UUID(int=7))
-    monkeypatch.setattr(admission, "draw_unsampled", lambda ratio: 5)
+    monkeypatch.setattr(message, "uuid4", lambda: uuid.UUID(int=7))
+    monkeypatch.setattr(sampling, "draw_unsampled", lambda ratio: 5)
 
 
 def brokers_for(kind: str, root: Path, stub: socket.socket, *, by_lane: bool = True) -> TwoRemote:

@@ -10,19 +10,21 @@ from support.broker.transactions import FakeLoop, FakePositions
 from support.store.stores import OPTIONS, open_master
 from whimbrel.broker.api.receive import ReadSplitting
 from whimbrel.broker.consume.filters import compile_filter
-from whimbrel.broker.produce.admission import Admission
+from whimbrel.broker.engine.detours import DelayDetour
+from whimbrel.broker.engine.ends import Ends
+from whimbrel.broker.engine.send import Sends
+from whimbrel.broker.engine.send_back import SendBacks
 from whimbrel.broker.produce.internal_append import InternalAppender
-from whimbrel.broker.remoting.group_creation import GroupCreation
 from whimbrel.broker.remoting.pulls import Pulls
 from whimbrel.broker.remoting.records import Records
 from whimbrel.broker.remoting.replies import Replies
-from whimbrel.broker.remoting.send_back import SendBack
-from whimbrel.broker.remoting.sends import Sends
+from whimbrel.broker.remoting.send_back import SendBackRequests
+from whimbrel.broker.remoting.sends import SendRequests
 from whimbrel.broker.remoting.transactions import EndTransactions
+from whimbrel.broker.tables.group_creation import GroupCreation
 from whimbrel.broker.tables.groups import GroupTable
 from whimbrel.broker.tables.remoting_clients import RemotingClients
 from whimbrel.broker.tables.topics import TopicTable
-from whimbrel.broker.timing.detour import DelayDetour
 from whimbrel.broker.transactions.records import make_half
 from whimbrel.broker.transactions.transactions import Transactions
 from whimbrel.deferred import Deferred
@@ -30,6 +32,7 @@ from whimbrel.errors import NotWritable, Throttled, WhimbrelError
 from whimbrel.model.topic import MessageType, TopicConfig
 from whimbrel.rpc.remoting.command import Command
 from whimbrel.rpc.remoting.handlers import Handle, Outcome, Reply, reply_to_error
+from whimbrel.rpc.server.producers import Producers
 from whimbrel.store.bulk_source import BulkSource
 from whimbrel.store.codec import StoredMessage, decode_record, pack_host
 
@@ -100,9 +103,11 @@ class StoreAppender:
 
 
 class HalfDetour:
-    """Makes halves; see `api.send.Detour`."""
+    """Makes halves; see `engine/send.py Detour`."""
 
-    def redirect(self, drafts: Any, special: Any) -> Any:
+    kind = MessageType.TRANSACTION
+
+    def redirect(self, drafts: Any, special: Any, client: str) -> Any:
         for draft in drafts:
             make_half(draft)
         return drafts
@@ -110,7 +115,7 @@ class HalfDetour:
     def appended(self, drafts: Any, places: Any) -> None:
         pass
 
-    def stored(self, entry: Any, draft: Any, place: Any) -> None:
+    def handle(self, draft: Any) -> str:
         raise AssertionError("only gRPC's responses have entries")
 
 
@@ -142,23 +147,16 @@ class Handlers:
         self.clients = RemotingClients(compile_filter)
         creation = GroupCreation(self.topics, self.groups, master=master, clock=lambda: self.now_ms / 1000)
         self.appender = StoreAppender(self.store)
-        admission = Admission(
+        self.engine = Sends(
             self.topics,
+            creation,
             self.appender,
             cluster="Cluster",
             store_host=pack_host("127.0.0.1", 10911),
             clock=lambda: NOW,
         )
         self.peer = FakePeer()
-        self.sends = Sends(
-            admission,
-            self.topics,
-            creation,
-            cluster="Cluster",
-            detours={},
-            levels=18,
-            delay_max_ms=24 * 3_600_000,
-        )
+        self.sends = SendRequests(self.engine)
         self.soon: list[Any] = []
         self.commits: list[tuple[str, str, int, int]] = []
         self.pulls = Pulls(
@@ -177,7 +175,7 @@ class Handlers:
         self.internal = InternalAppender(
             self.topics,
             self.appender,
-            store_host=lambda: admission.store_host,
+            store_host=lambda: self.engine.policy.store_host,
         )
         self.loop = FakeLoop()
         self.transactions = Transactions(
@@ -197,9 +195,10 @@ class Handlers:
         def otherwise(one: Any, half: Any) -> None:
             self.asked_by_grpc.append(one)
 
-        self.ends = EndTransactions(self.transactions, self.store, self.clients, otherwise)
-        self.sends.detours[MessageType.TRANSACTION] = HalfDetour()
-        self.sends.detours[MessageType.DELAY] = DelayDetour(
+        ends = Ends(self.transactions, self.store, Producers())
+        self.ends = EndTransactions(ends, self.clients, otherwise)
+        self.engine.detours[MessageType.TRANSACTION] = HalfDetour()
+        self.engine.detours[MessageType.DELAY] = DelayDetour(
             "broker-a",
             TakenTimers(),  # type: ignore[arg-type]
             lambda: NOW,
@@ -212,7 +211,7 @@ class Handlers:
             self.pulls,
             self.ends,
             Records(self.store),
-            SendBack(self.topics, self.groups, self.store, self.internal, levels=18),
+            SendBackRequests(SendBacks(creation, self.store, self.internal, levels=18)),
             Replies(self.sends, self.clients, clock=lambda: NOW, store_host=lambda: "10.0.0.1:10911"),
         ):
             self.handles |= part.handles()

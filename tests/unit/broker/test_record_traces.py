@@ -9,10 +9,12 @@ import pytest
 
 from support.cluster.spans import Spans, memory_tracer
 from whimbrel.broker.api.send import SendService
-from whimbrel.broker.produce.admission import Admission
+from whimbrel.broker.engine.send import Sends
 from whimbrel.broker.produce.appender import Appender, Durability
 from whimbrel.broker.produce.internal_append import InternalAppender, onward_draft
 from whimbrel.broker.record_traces import UNCOMMITTED_MAX, UNFLUSHED_MAX, DispatchTraces, RecordTraces
+from whimbrel.broker.tables.group_creation import GroupCreation
+from whimbrel.broker.tables.groups import GroupTable
 from whimbrel.broker.tables.topics import TopicTable
 from whimbrel.broker.timing.records import Onward, delivered, rolled, waiting
 from whimbrel.broker.transactions.records import committed_draft, op_draft
@@ -68,10 +70,16 @@ class Rig:
             self.store, self.store.page, Durability(acks=acks), Ticks(), ring=lambda: None
         )
         self.appender.refusal = ""
-        admission = Admission(
-            self.topics, self.appender, cluster="C", store_host=pack_host("127.0.0.1", 1), clock=lambda: NOW
+        groups = GroupTable(root / "config", auto_create=False, clock=lambda: NOW)
+        self.sends = Sends(
+            self.topics,
+            GroupCreation(self.topics, groups, master=True, clock=lambda: 0.0),
+            self.appender,
+            cluster="C",
+            store_host=pack_host("127.0.0.1", 1),
+            clock=lambda: NOW,
         )
-        self.service = SendService(admission)
+        self.service = SendService(self.sends, lambda: NOW)
         self.flushed = 0
         self.spans: Spans = list
         if ratio is not None:
@@ -79,7 +87,7 @@ class Rig:
             self.traces = RecordTraces(
                 tracer, identity("broker-a", 0), flushed=lambda: self.flushed, slaves=lambda: 2
             )
-            self.service.trace(self.traces, ratio)
+            self.sends.trace(self.traces, ratio)
 
     def send(self, *messages: Any) -> Any:
         return self.service.send(

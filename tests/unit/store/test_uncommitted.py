@@ -240,10 +240,3 @@ def test_a_slave_shows_what_is_committed(tmp_path: Path) -> None:
     log.close(clean=True)
     reader.close()
     master.close()
-
-
-def test_nothing_is_appended_together_where_a_majority_commits(store: MasterStore) -> None:
-    send(store, 0, 1)
-    end = store.written
-    assert not store.append_each([make_draft(1), make_draft(2)])
-    assert store.written == end

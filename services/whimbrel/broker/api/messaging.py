@@ -13,7 +13,7 @@ from whimbrel.broker.api.send import SendService
 from whimbrel.broker.api.session import SessionService
 from whimbrel.broker.tables.clients import Clients
 from whimbrel.errors import NotMaster
-from whimbrel.model.wire import LEADER_TRAILER, MESSAGING_SERVICE
+from whimbrel.model.wire import CLIENT_ID_HEADER, LEADER_TRAILER, MESSAGING_SERVICE
 from whimbrel.pb.apache.rocketmq.v2 import service_pb2 as messaging
 from whimbrel.rpc.server.handlers import BidiMethod, Call, ServerStreamMethod, Service, UnaryMethod
 from whimbrel.rpc.server.lane_calls import CallLane
@@ -50,12 +50,15 @@ def messaging_service(
         call_lane: takes plain sends and acknowledgements.
     """
 
-    def with_client(handle: Handle) -> Handle:
-        def handle_known(call: Call, request: Any) -> Any:
-            clients.seen(check_client_id(call), call.metadata, clock())
-            return handle(call, request)
+    known = clients.clients
 
-        return handle_known
+    def admit(call: Call) -> None:
+        """Note that a client is alive."""
+        client = known.get(call.metadata.get(CLIENT_ID_HEADER, ""))
+        if client is None:
+            clients.seen(check_client_id(call), call.metadata, clock())
+        else:
+            client.last_seen = clock()
 
     def naming_leader(fail: Fail) -> Fail:
         def failed(call: Call, error: Exception) -> Any:
@@ -74,8 +77,9 @@ def messaging_service(
         return UnaryMethod(
             name,
             getattr(messaging, f"{name}Request"),
-            with_client(handle),
+            handle,
             naming_leader(failing_with(response)),
+            admit=admit,
             lane=lane,
         )
 
@@ -91,16 +95,18 @@ def messaging_service(
             ServerStreamMethod(
                 "ReceiveMessage",
                 messaging.ReceiveMessageRequest,
-                with_client(receives.receive),
+                receives.receive,
                 naming_leader(receives.receive_failed),
+                admit=admit,
             ),
             unary("AckMessage", receives.acknowledge),
             unary("ChangeInvisibleDuration", receives.change_invisible),
             ServerStreamMethod(
                 "PullMessage",
                 messaging.PullMessageRequest,
-                with_client(receives.pull),
+                receives.pull,
                 naming_leader(lambda call, error: [messaging.PullMessageResponse(status=status_of(error))]),
+                admit=admit,
             ),
             unary("UpdateOffset", receives.update_offset),
             unary("GetOffset", receives.get_offset),

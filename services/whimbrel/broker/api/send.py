@@ -1,228 +1,191 @@
-"""SendMessage: reads the request's fields, has them accepted and appended, and makes the response.
+"""SendMessage: the request's fields as a `Send` of the engine, and its answer as the response.
 
-What is accepted, in which order it is checked and what record a message becomes: `produce/admission.py`. A
-body labelled GZIP sets the compressed bit of the record. One request goes to one queue; requests take turns
-over the queues, unless the header `whimbrel-queue-id` of our own client names one.
+What is checked, and in which order, says `V2_SENDS`, as RocketMQ's proxy does (SendMessageActivity); what the
+checks do: `engine/send_checks.py`. A body labelled GZIP sets the compressed bit of the record. One request
+goes to one queue; requests take turns over the queues, unless the header `whimbrel-queue-id` of our own
+client names one.
 
-Messages that wait before they can be delivered take a *detour*: they are stored in a system topic, as records
-that say where they go to when their time has come or their transaction is committed.
+The property text of a record, in this order:
 
-    request --> admission --> detour of its kind, if any --> append --> answer, completed by the detour
+    (user properties)   by their names: protobuf keeps no order of a map's entries
+    UNIQ_KEY            the client's message id
+    CLUSTER             the broker's cluster
+    BORN_TIMESTAMP      ms; the time of the append where the client names none
+    TAGS                where there is a tag
+    KEYS                where there are keys; joined by spaces
+    __BORNHOST          where the client names its host
+    TRACE_CONTEXT       where the client sent one, or the message was sampled here
+    (special ones)      what makes the message more than a plain one
+
+RocketMQ 5.3.3's gRPC path stores the same properties. Its PGROUP, RECONSUME_TIME, MSG_REGION and TRACE_ON are
+left out: nothing reads them on a plain message, and they would take 70 bytes a record. A property with an
+empty value is not returned to consumers, as in RocketMQ, whose text form can't hold it. With tracing on, a
+message without a context may be given one: the one difference from RocketMQ's bytes.
+
+**Message groups** on topics that several brokers have: each has one queue in all. Where the engine finds that
+another broker owns it, the request is handed on, once, and that broker's answer is the client's. It stores
+the request in the queue that this one has found, with the address of the client; if it has no such queue it
+answers QueueNotFound, since the two know different queues for a moment. An owner that is away: OwnerAway, and
+the client tries again.
 """
 
-from collections.abc import Callable, Sequence
-from time import time_ns
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Callable
+from typing import Any, Final, Protocol
 
-from whimbrel.broker.api.message_groups import MessageGroups
 from whimbrel.broker.api.response_bytes import send_answer
-from whimbrel.broker.produce.admission import (
-    Admission,
-    DigestKind,
-    MessageExtras,
-    born_host_of,
-    check_digest,
-)
+from whimbrel.broker.engine import send_checks as checks
+from whimbrel.broker.engine.message import DigestKind, MessageExtras, NewMessage, born_host_of
+from whimbrel.broker.engine.send import Elsewhere, Send, SendRules, Sends, Sent
 from whimbrel.deferred import Deferred
-from whimbrel.errors import BadRequest, MessageCorrupted, NotSupported, WhimbrelError
-from whimbrel.model.limits import SEND_MESSAGES_MAX
+from whimbrel.model.properties import BORN_HOST, BORN_TIMESTAMP, CLUSTER, KEYS, TAGS, UNIQ_KEY
 from whimbrel.model.topic import MessageType
-from whimbrel.model.wire import QUEUE_HEADER
+from whimbrel.model.trace import CONTEXT_PROPERTY
+from whimbrel.model.wire import CLIENT_ID_HEADER, CLIENT_PEER_HEADER, QUEUE_HEADER
 from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as v2
 from whimbrel.pb.apache.rocketmq.v2 import service_pb2 as messaging
+from whimbrel.rpc.server.forwarder import TO_OWNER, Forwarder, Target, made
 from whimbrel.rpc.server.handlers import Call
 from whimbrel.rpc.server.responses import OK, status_of
-from whimbrel.store.codec import COMPRESSED, RecordDraft
+from whimbrel.store.codec import COMPRESSED
 
-if TYPE_CHECKING:
-    from whimbrel.broker.record_traces import Creation, RecordTraces
+__all__ = ["V2_SENDS", "SendService"]
 
-__all__ = ["Detour", "SendService"]
+V2_SENDS: Final = SendRules(
+    checks=(
+        checks.ADDRESSED, checks.MESSAGES, checks.KINDS, checks.HERE, checks.QUEUE, checks.DIGEST,
+        checks.DETOUR,
+    ),
+    each=(checks.follow_rules,),
+    record_limits=False,
+    permission=True,
+    limited=False,
+    group_topics=False,
+    writable_first=False,
+    no_topic="no topic {name}; create it, or switch auto_create_topics on",
+)  # fmt: skip
 
+ID_HEAD, TAG_HEAD, KEYS_HEAD = f"{UNIQ_KEY}\x01", f"{TAGS}\x01", f"{KEYS}\x01"
+HOST_HEAD, CONTEXT_HEAD = f"{BORN_HOST}\x01", f"{CONTEXT_PROPERTY}\x01"
 GZIP, TRANSACTION = v2.GZIP, v2.TRANSACTION
 DIGESTS: dict[Any, DigestKind] = {
     v2.CRC32: DigestKind.CRC32,
     v2.MD5: DigestKind.MD5,
     v2.SHA1: DigestKind.SHA1,
 }
+QUEUE_DIGITS_MAX = 10  # of a queue's number
+NO_QUEUE = 1 << 62  # for what is no number: no topic has such a queue
 
 
-# Kinds of messages that can't be stored without a detour.
-DETOURS = frozenset({MessageType.DELAY, MessageType.TRANSACTION})
+class Owners(Protocol):
+    """Who owns queues of topics that several brokers have (`tables/shared_topics.py`)."""
 
-
-class Detour(Protocol):
-    """Where messages of a kind wait until they may be delivered."""
-
-    def redirect(
-        self, drafts: Sequence[RecordDraft], special: Sequence[MessageExtras]
-    ) -> list[RecordDraft] | None:
-        """Return the records to store instead, all for one queue; None to store them as they are.
-
-        Their queues are set, and the first key of each stays the message's id.
-        """
-
-    def appended(self, drafts: Sequence[RecordDraft], places: Sequence[Any]) -> None:
-        """Take note of records of `redirect` that were appended; where, say the places."""
-
-    def stored(self, entry: Any, draft: RecordDraft, place: Any) -> None:
-        """Complete a message's entry of the response (protobuf); `place` is where its record was stored.
-
-        Called when it is as durable as was asked.
-        """
+    def address(self, name: str) -> str:
+        """Return where a broker serves, `host:port`; "" where nobody knows."""
 
 
 class SendService:
-    """Handles SendMessage on the loop's thread.
+    """Handles SendMessage on the loop's thread."""
 
-    Attributes:
-        detours: by kind of message.
-        message_groups: finds the queue of ordered messages among several brokers; None without nameservers.
-        on_detour: called with the call, kind and topic of messages that take one.
-    """
+    def __init__(
+        self,
+        sends: Sends,
+        clock: Callable[[], int],
+        *,
+        owners: Owners | None = None,
+        forwarder: Forwarder | None = None,
+    ) -> None:
+        """Take the engine's sends, and where topics are shared what hands requests on.
 
-    def __init__(self, admission: Admission) -> None:
-        """Take what accepts messages."""
-        self.admission = admission
-        self.detours: dict[MessageType, Detour] = {}
-        self.message_groups: MessageGroups | None = None
-        self.on_detour: Callable[[Call, MessageType, str], None] | None = None
-        self.traces: RecordTraces | None = None  # None: tracing is off
-
-    def trace(self, traces: "RecordTraces", ratio: float) -> None:
-        """Trace sampled messages from now on, and this share of those that came without a context."""
-        self.traces = traces
-        self.admission.sample(traces.create, ratio)
+        Args:
+            clock: epoch milliseconds, for messages that say no time.
+        """
+        self.sends, self.clock, self.owners, self.forwarder = sends, clock, owners, forwarder
+        self.after_id = f"\x02{CLUSTER}\x01{sends.policy.cluster}\x02{BORN_TIMESTAMP}\x01"
 
     def send(self, call: Call, request: Any) -> Any:
-        """Check, append, and answer at once or when it is durable."""
-        messages = request.messages
-        if not messages:
-            raise MessageCorrupted("the request holds no message")
-        if len(messages) > SEND_MESSAGES_MAX:
-            raise BadRequest(
-                f"{len(messages)} messages in a request; at most {SEND_MESSAGES_MAX} are allowed"
-            )
-        admission = self.admission
-        name = messages[0].topic.name
-        target = admission.target(name)
-        traces = self.traces
-        if traces is not None:
-            admission.context_seen, began_ns = False, time_ns()
-        drafts, special = self.read(messages, name, born_host_of(call.peer))
-        extras: Sequence[MessageExtras] = ()
-        if special or target is None or not target.plain:
-            extras = [one for one, _ in special]
-            target = admission.admit(name, extras, plain=len(special) < len(drafts))
-        place = None
-        if extras and self.message_groups is not None:
-            place = self.message_groups.place(call, request, target, extras, drafts)
-        if isinstance(place, Deferred):
-            return place
-        queue_id = (
-            admission.queue(target, call.metadata.get(QUEUE_HEADER), extras) if place is None else place
-        )
-        for draft in drafts:
-            draft.queue_id = queue_id
-        for one, body in special:
-            if one.digest_kind is not None:
-                check_digest(one.digest_kind, one.checksum, body)
-        detour = None
-        if extras:
-            drafts, detour = self.redirected(drafts, extras)
-            if detour is not None and self.on_detour is not None:
-                self.on_detour(call, extras[0].kind, name)
-        appended = admission.appender.append(drafts)
-        if detour is not None:
-            detour.appended(drafts, appended)
-        created = None
-        if traces is not None and admission.context_seen:
-            created = traces.appended(drafts, appended, began_ns)
-        if admission.appender.waits:
-            copies = None if detour is not None else target.answer_copies
-            return self.answer_later(drafts, appended, created, detour, copies)
-        if created and traces is not None:
-            traces.answered(created)
-        return send_answer(drafts, appended) if detour is None else detoured(drafts, appended, detour)
-
-    def redirected(
-        self, drafts: list[RecordDraft], special: Sequence[MessageExtras]
-    ) -> tuple[list[RecordDraft], Detour | None]:
-        """Return what is stored of special messages, and the detour that they take.
-
-        Raises:
-            NotSupported: this broker has none for them.
-        """
-        kind = special[0].kind
-        if kind in DETOURS and kind not in self.detours:
-            self.admission.appender.check_writable()  # a slave has none, and says that it is one
-            raise NotSupported(f"{kind} messages are not taken here")
-        detour = self.detours.get(kind)
-        instead = None if detour is None else detour.redirect(drafts, special)
-        return (drafts, None) if instead is None else (instead, detour)
-
-    def read(
-        self, messages: Sequence[Any], name: str, born_host: bytes
-    ) -> tuple[list[RecordDraft], list[tuple[MessageExtras, bytes]]]:
-        """Return the drafts of all messages, and the extras and bodies of those that are not plain ones."""
-        admission = self.admission
-        now_ms = 0
-        drafts: list[RecordDraft] = []
-        special: list[tuple[MessageExtras, bytes]] = []
-        for message in messages:
-            if message.topic.name != name:
-                raise MessageCorrupted("the request holds messages of several topics")
-            body = message.body
+        """Store the messages of a request; answer at once or when they are durable."""
+        given = request.messages
+        now_ms, special, messages = 0, False, []
+        after_id = self.after_id
+        for message in given:
             system = message.system_properties
             born = system.born_timestamp
             seconds = born.seconds
-            if not seconds:
-                now_ms = now_ms or admission.clock()
-            extras = None
+            if seconds:
+                born_ms = seconds * 1000 + born.nanos // 1_000_000
+            else:
+                born_ms = now_ms = now_ms or self.clock()
+            users, keys = message.user_properties, system.keys
+            message_id, tag, words = system.message_id, system.tag, ""
+            host, context = system.born_host, system.trace_context
+            text = ""
+            if users:
+                for name in sorted(users):
+                    text += f"{name}\x01{users[name]}\x02"
+            text += f"{ID_HEAD}{message_id}{after_id}{born_ms}\x02"
+            if tag:
+                text += f"{TAG_HEAD}{tag}\x02"
+            if keys and (words := " ".join(filter(None, keys))):
+                text += f"{KEYS_HEAD}{words}\x02"
+            if host:
+                text += f"{HOST_HEAD}{host}\x02"
+            if context:
+                text += f"{CONTEXT_HEAD}{context}\x02"
             has = system.HasField
+            extras = None
             if (
                 has("body_digest") or has("delivery_timestamp") or has("message_group")
                 or has("orphaned_transaction_recovery_duration") or has("lite_topic") or has("priority")
                 or system.message_type == TRANSACTION
             ):  # fmt: skip
-                extras = extras_of(system)
-                special.append((extras, body))
-            drafts.append(
-                admission.draft(
-                    name, body, message.user_properties, system.message_id, system.tag, system.keys,
-                    seconds * 1000 + born.nanos // 1_000_000 if seconds else now_ms, born_host,
-                    system.born_host, system.trace_context,
-                    COMPRESSED if system.body_encoding == GZIP else 0, extras,
+                extras, special = extras_of(system), True
+            messages.append(
+                NewMessage(
+                    message.topic.name, message.body, born_ms, users,
+                    COMPRESSED if system.body_encoding == GZIP else 0, text, message_id, tag, words, extras,
+                    keys, host, context,
                 )
             )  # fmt: skip
-        return drafts, special
+        send = Send(
+            V2_SENDS, messages[0].topic if messages else "", messages, born_host_of(call.peer),
+            count=len(messages),
+        )  # fmt: skip
+        if (wanted := call.metadata.get(QUEUE_HEADER)) is not None:
+            send.queue, send.queue_text = wanted_queue(wanted)
+        if special:
+            send.client = call.metadata.get(CLIENT_ID_HEADER, "")
+            if made(call, TO_OWNER):
+                send.handed_on = born_host_of(call.metadata.get(CLIENT_PEER_HEADER, ""))
+        answer = self.sends.send(send)
+        if isinstance(answer, Sent):
+            if answer.detour is None:
+                return send_answer(answer.drafts, answer.places)
+            return response_of(answer)
+        if isinstance(answer, Deferred):
+            return answer.mapped(response_of)
+        return self.hand_on(call, request, answer)
 
-    def answer_later(
-        self,
-        drafts: Sequence[RecordDraft],
-        appended: Sequence[Any],
-        created: "list[Creation] | None",
-        detour: Detour | None,
-        copies: int | None,
-    ) -> Deferred[Any]:
-        """Answer when the messages are as durable as was asked, or so many other members hold them."""
-        deferred: Deferred[Any] = Deferred()
+    def hand_on(self, call: Call, request: Any, owner: Elsewhere) -> Deferred[Any]:
+        """Have the broker store a request that owns the queue of its message group.
 
-        def answer(error: WhimbrelError | None) -> None:
-            if created and self.traces is not None:
-                self.traces.answered(created, error)
-            if error is not None:
-                deferred.complete(response_of(drafts, appended, status_of(error)))
-            elif detour is not None:
-                deferred.complete(detoured(drafts, appended, detour))
-            else:
-                deferred.complete(send_answer(drafts, appended))
+        Raises:
+            OwnerAway, Throttled: it can't be handed on.
+        """
+        assert self.owners is not None and self.forwarder is not None, "only shared topics have other owners"
+        return self.forwarder.forward(
+            call,
+            request,
+            [Target(owner.broker, self.owners.address(owner.broker))],
+            TO_OWNER,
+            messaging.SendMessageResponse.FromString,
+            headers=((QUEUE_HEADER, str(owner.queue_id)),),
+        )
 
-        if copies is None:
-            self.admission.appender.when_durable(appended[-1].end, answer)
-        else:
-            self.admission.appender.when_held(appended[-1].end, copies, answer)
-        return deferred
+
+def wanted_queue(text: str) -> tuple[int, str]:
+    """Return the number of a queue that a client names, and how it wrote it."""
+    numbered = text.isdecimal() and len(text) <= QUEUE_DIGITS_MAX
+    return int(text) if numbered else NO_QUEUE, text[: 2 * QUEUE_DIGITS_MAX]
 
 
 def extras_of(system: Any) -> MessageExtras:
@@ -262,19 +225,22 @@ def type_of(system: Any) -> MessageType:
     return MessageType.FIFO if system.message_group else MessageType.NORMAL
 
 
-def detoured(drafts: Sequence[RecordDraft], appended: Sequence[Any], detour: Detour) -> Any:
-    """Return the response to messages that were stored on a detour."""
-    response = messaging.SendMessageResponse(status=OK)
-    for draft, place in zip(drafts, appended, strict=True):
-        entry = response.entries.add(status=OK, message_id=draft.keys[0], offset=place.queue_offset)
-        detour.stored(entry, draft, place)
-    return response
-
-
-def response_of(drafts: Sequence[RecordDraft], appended: Sequence[Any], status: Any) -> Any:
-    """Return the response to messages that are stored but not as durable as was asked."""
+def response_of(sent: Sent) -> Any:
+    """Return the response to messages that are stored, as durable as was asked or not."""
+    if sent.error is None and sent.detour is None:
+        return send_answer(sent.drafts, sent.places)
+    status = OK if sent.error is None else status_of(sent.error)
     response = messaging.SendMessageResponse(status=status)
-    add = response.entries.add
-    for draft, place in zip(drafts, appended, strict=True):
-        add(status=status, message_id=draft.keys[0], offset=place.queue_offset)
+    for draft, place in zip(sent.drafts, sent.places, strict=True):
+        entry = response.entries.add(status=status, message_id=draft.keys[0], offset=place.queue_offset)
+        if sent.error is None and sent.detour is not None:
+            name_entry(entry, sent.kind, sent.detour.handle(draft))
     return response
+
+
+def name_entry(entry: Any, kind: MessageType, handle: str) -> None:
+    """Tell a sender what it calls a message by that is not delivered yet."""
+    if kind is MessageType.TRANSACTION:
+        entry.transaction_id = handle
+    else:
+        entry.recall_handle = handle

@@ -42,7 +42,7 @@ WAITING_MAX: Final = 100_000  # answers; each client has few calls under way
 
 
 class ParkedAcks(Protocol):
-    """Answers that the compiled lane keeps (`api/parked_answers.py`), by the numbers that they wait for."""
+    """Answers that the compiled lane keeps (`lane/parked_answers.py`), by the numbers that they wait for."""
 
     def __len__(self) -> int: ...
     def settle(self, reached: int) -> None:

@@ -30,8 +30,7 @@ import math
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import groupby
-from typing import Any, NoReturn, Protocol
+from typing import Any, NoReturn, Protocol, TypeAlias
 
 from whimbrel.broker.produce.commit import UNCOMMITTED_BYTES_MAX, MajorityCommit
 from whimbrel.broker.produce.confirmed_offset import in_sync
@@ -52,6 +51,7 @@ __all__ = [
     "WAITING_MAX",
     "Appender",
     "Durability",
+    "PackedRecords",
     "ReadOnlyAppender",
     "RecordAppender",
 ]
@@ -61,6 +61,8 @@ WAITING_MAX = 20_000
 # Bytes of log that they take: the transport keeps the request of each until it is answered, and with 4 MiB
 # bodies 20,000 would be 80 GB. A disk or a slave takes a part of a second for this.
 WAITING_BYTES_MAX = 64 << 20
+# A read has no more; near the bound of what may wait each send is looked at alone.
+READ_BYTES_MAX = 4 << 20
 # The index takes messages by groups. A group that does not fill up waits no longer than this.
 INDEX_DELAY_MAX_S = 0.05
 # Asynchronous replication: how often a replicator is woken that falls asleep again and again.
@@ -126,8 +128,24 @@ class AppendLog(Protocol):
     def append(self, drafts: Sequence[Any]) -> list[Any]:
         """Append records of one queue, all or none."""
 
-    def append_each(self, drafts: Sequence[Any]) -> list[Any]:
-        """Append records of any queues, all or none, if nothing is unusual."""
+    @property
+    def store_time_ms(self) -> int:
+        """Store time of the last record, in epoch milliseconds."""
+
+    def clock(self) -> int:
+        """Epoch milliseconds."""
+
+    def store_time(self, now_ms: int) -> int:
+        """The store time of a record now, after a clock that was set back."""
+
+    def room_for_packed(self) -> int:
+        """How many bytes of records `append_packed` takes now."""
+
+    def append_packed(self, records: bytes, runs: Sequence[Any], keys: Any, count: int, now_ms: int) -> bool:
+        """Append records that the lane has made, all or none."""
+
+    def make_visible(self, runs: Sequence[Any]) -> None:
+        """Tell who waits for them."""
 
     def end_tick(self) -> bool:
         """Publish the written mark; return whether to be called again soon."""
@@ -144,6 +162,22 @@ class AppendLog(Protocol):
 
     def mend(self) -> None:
         """Get over a failed sync, once nobody waits for it any more."""
+
+
+class AppendCounts(Protocol):
+    """Counts what is appended (`broker/metrics.py`)."""
+
+    def appended(self, topic: str, places: Sequence[Any]) -> None:
+        """Count records of a topic."""
+
+    def appended_many(self, topic: str, counts: Sequence[int], size: int) -> None:
+        """Count records of a topic by the bounds of their sizes, and all their bytes."""
+
+
+# What the lane has made of sends, for `Appender.append_packed`: records; their entries; their keys, hashed;
+# for each topic its name, whose turn was the last, and records by the bounds of their sizes with all their
+# bytes; how many records.
+PackedRecords: TypeAlias = tuple[bytes, Sequence[Any], Any, Sequence[tuple[str, int, list[int], int]], int]
 
 
 class AckPage(Protocol):
@@ -239,6 +273,7 @@ class Appender:
         ring: Callable[[], None],
         soon: Callable[[Callable[[], None]], object] | None = None,
         commit: MajorityCommit | None = None,
+        counted: AppendCounts | None = None,
     ) -> None:
         """Take the store and the page.
 
@@ -247,11 +282,11 @@ class Appender:
             ring: wakes the replicator.
             soon: calls back once for the appends of a read; the loop's `call_soon` without.
             commit: where a majority commits; answers then wait for the commit offset.
+            counted: counts what is appended.
         """
         self.refusal = "the broker has not been accepted by a nameserver yet"
-        self.commit = commit
+        self.commit, self.counted = commit, counted
         self.waits = durability.sync_flush or durability.acks > 0 or commit is not None
-        self.on_appended: Callable[[str, Sequence[Any]], None] | None = None  # with each topic's records
         self.on_tick: Callable[[], None] | None = None  # called at the end of each tick with an append
         self.stalled_members: Callable[[], str] = str  # says why members take nothing; "" where all do
         self.on_commit: Callable[[int], None] | None = None  # with the commit offset, after it was looked at
@@ -335,25 +370,55 @@ class Appender:
 
     def append(self, drafts: Sequence[Any]) -> list[Any]:
         """Check and append; all messages go to one queue. Returns where each went."""
-        self.check_writable()
+        if self.refusal or self.waits:
+            self.check_writable()
         appended = self.store.append(drafts)
-        if self.on_appended is not None:
-            self.on_appended(drafts[0].topic, appended)
+        if self.counted is not None:
+            self.counted.appended(drafts[0].topic, appended)
         self.note_appended()
         return appended
 
-    def append_each(self, drafts: Sequence[Any]) -> list[Any]:
-        """Check and append messages of any queues; nothing is returned, and nothing was appended, where each
-        is to be appended alone."""
-        self.check_writable()
-        appended = self.store.append_each(drafts)
-        if not appended:
-            return []
-        if self.on_appended is not None:
-            for topic, pairs in groupby(zip(drafts, appended, strict=True), lambda pair: pair[0].topic):
-                self.on_appended(topic, [place for _, place in pairs])
+    def room_for_packed(self) -> tuple[int, int, int, int, int | None] | None:
+        """Return what `append_packed` takes now; None where each send is to be looked at alone.
+
+        Returns:
+            Where the log ends, bytes of records that fit there, their store time and the time now, in epoch
+            milliseconds; and how many answers may wait, None where none does.
+        """
+        store, left = self.store, None
+        room = store.room_for_packed()
+        if not room:
+            return None
+        if self.refusal or self.waits:
+            try:
+                self.check_writable()
+            except WhimbrelError:
+                return None
+            if self.waits:
+                left = WAITING_MAX - self.waiting_count
+                if self.waiting_bytes > WAITING_BYTES_MAX - READ_BYTES_MAX or left <= 0:
+                    return None
+        now_ms = store_ms = store.clock()
+        if now_ms < store.store_time_ms:
+            store_ms = store.store_time(now_ms)
+        return store.written, room, store_ms, now_ms, left
+
+    def append_packed(self, plan: PackedRecords, now_ms: int) -> bool:
+        """Append records that the lane has made, all or none, and tell who waits for them; as `append`.
+
+        Returns:
+            Whether they were appended; not where the disk has no room, or refuses to write.
+        """
+        records, runs, keys, topics, messages = plan
+        store = self.store
+        if not store.append_packed(records, runs, keys, messages, now_ms):
+            return False
+        if self.counted is not None:
+            for name, _, counts, size in topics:
+                self.counted.appended_many(name, counts, size)
+        store.make_visible(runs)
         self.note_appended()
-        return appended
+        return True
 
     def note_appended(self) -> None:
         """See to it that what was appended is published soon."""

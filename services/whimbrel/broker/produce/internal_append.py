@@ -13,8 +13,8 @@ two, like an append that is not confirmed, leads to a second record of the same 
 looks for the first one and has it confirmed instead (`dead_letters.py`).
 
 What a client may not do does not matter here: the checks of topic type, name and size are left out
-(`admission.py` has them), and a topic that is missing is made. What protects the log stays: the broker must
-be allowed to write, enough slaves must be near, and the store must have room.
+(`engine/send_checks.py` has them), and a topic that is missing is made. What protects the log stays: the
+broker must be allowed to write, enough slaves must be near, and the store must have room.
 
 Born time and born host, flag, body and its compression stay those of the message; so do its properties, as
 far as there is room beside the broker's own (`copied_text.py`). `done` may be called before `append` returns,

@@ -12,7 +12,7 @@ A client that is no live member of the group is 1. RocketMQ: AdminBrokerProcesso
 import re
 from typing import Final, cast
 
-from whimbrel.broker.remoting.records import RecordLog, read_at
+from whimbrel.broker.engine.records import RecordLog, read_at
 from whimbrel.broker.tables.remoting_clients import RemotingClients
 from whimbrel.deferred import Deferred
 from whimbrel.errors import BadRequest, RequestTimeout

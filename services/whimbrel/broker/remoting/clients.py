@@ -28,7 +28,6 @@ from functools import partial
 from typing import Any, cast
 
 from whimbrel.broker.consume.filters import TagFilter, compile_filter
-from whimbrel.broker.remoting.group_creation import GroupCreation
 from whimbrel.broker.remoting.heartbeats import (
     HEARTBEAT_BYTES_MAX,
     SQL,
@@ -36,6 +35,7 @@ from whimbrel.broker.remoting.heartbeats import (
     read_heartbeat,
     read_subscription,
 )
+from whimbrel.broker.tables.group_creation import GroupCreation
 from whimbrel.broker.tables.groups import GroupTable
 from whimbrel.broker.tables.remoting_clients import (
     Consumes,

@@ -21,7 +21,7 @@ RocketMQ: ConsumerManageProcessor, AdminBrokerProcessor.
 from collections.abc import Callable
 
 from whimbrel.broker.consume.client_positions import ClientPositions
-from whimbrel.broker.remoting.group_creation import GroupCreation
+from whimbrel.broker.tables.group_creation import GroupCreation
 from whimbrel.broker.tables.remoting_clients import RemotingClients
 from whimbrel.broker.tables.topics import TopicTable
 from whimbrel.errors import GroupNotFound

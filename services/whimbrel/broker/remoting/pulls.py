@@ -29,9 +29,9 @@ from typing import Final, Protocol
 from whimbrel.broker.api.receive import ReadSplitting
 from whimbrel.broker.consume.filters import ALL, Filter, compile_filter
 from whimbrel.broker.consume.raw_pull import RangedSource, RawPull, RawRequest, Status, pull_raw
-from whimbrel.broker.remoting.group_creation import GroupCreation
 from whimbrel.broker.remoting.held_pulls import HeldPull, HeldPulls
 from whimbrel.broker.remoting.pull_header import COMMIT, NAMES_SUBSCRIPTION, SUSPEND, read_pull
+from whimbrel.broker.tables.group_creation import GroupCreation
 from whimbrel.broker.tables.topics import TopicTable
 from whimbrel.errors import (
     Forbidden,

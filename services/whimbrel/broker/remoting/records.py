@@ -1,82 +1,26 @@
 """Records by where they stand (33), and by key or tag (12): as they are in the log.
 
-An offset message id names a broker and a physical offset; clients dial that broker and send the offset. What
-stands there must be a record that begins there: its own field for the physical offset says so.
+An offset message id names a broker and a physical offset; clients dial that broker and send the offset.
 
 RocketMQ: QueryMessageProcessor.
 """
 
-from typing import Final, Protocol
+from typing import Final
 
-from whimbrel.errors import CorruptRecord, IllegalOffset, WhimbrelError
+from whimbrel.broker.engine.records import RecordLog, read_at
 from whimbrel.model.names import check_topic
 from whimbrel.rpc.remoting.codes import RequestCode, ResponseCode
 from whimbrel.rpc.remoting.command import Command
 from whimbrel.rpc.remoting.handlers import Handle, Peer, Reply
-from whimbrel.store.codec import (
-    RECORD_BYTES_MAX,
-    RECORD_BYTES_MIN,
-    RECORD_MAGICS,
-    SIZE_AND_MAGIC,
-    StoredMessage,
-    decode_record,
-    tag_key,
-)
+from whimbrel.store.codec import tag_key
 
-__all__ = ["NoRecord", "RecordLog", "Records", "read_at"]
+__all__ = ["Records"]
 
 FOUND_MAX = 64  # messages in a reply (RocketMQ: defaultQueryMaxNum is 32, maxMsgsNumBatch 64)
 UNIQUE_FOUND_MAX = 32
 FOUND_BYTES_MAX = 4 << 20  # of them, apart from the first one (RocketMQ: maxMessageSize)
 UNIQUE: Final = "_UNIQUE_KEY_QUERY"
 TAG_TYPE: Final = "T"  # of `indexType`, which 5.4's clients send
-
-
-class NoRecord(WhimbrelError):
-    """No record begins there."""
-
-    reason = "NO_RECORD"
-    grpc = "NOT_FOUND"
-    effect = "none"
-
-
-class RecordLog(Protocol):
-    """What is read of the store; `MessageStore` implements it."""
-
-    @property
-    def min_offset(self) -> int:
-        """Begin of the log."""
-
-    @property
-    def visible_end(self) -> int:
-        """End of what may be delivered."""
-
-    def read_log(self, physical_offset: int, size: int, /) -> bytes: ...
-    def read(self, physical_offset: int, size: int) -> bytes: ...
-    def find_by_key(
-        self, topic: str, key: str, *, limit: int = 64, begin: int = 0, end: int = 2**63 - 1
-    ) -> list[int]: ...
-
-
-def read_at(log: RecordLog, place: int) -> tuple[bytes, StoredMessage]:
-    """Return the record that begins at a place in the log, as bytes and decoded.
-
-    Raises:
-        NoRecord: there is none.
-    """
-    try:
-        if log.min_offset <= place <= log.visible_end - SIZE_AND_MAGIC.size:
-            size, magic = SIZE_AND_MAGIC.unpack(log.read_log(place, SIZE_AND_MAGIC.size))
-            whole = RECORD_BYTES_MIN <= size <= min(RECORD_BYTES_MAX, log.visible_end - place)
-            if magic in RECORD_MAGICS and whole:
-                record = log.read(place, size)
-                message = decode_record(record)
-                if message.physical_offset == place:
-                    return record, message
-    except (CorruptRecord, IllegalOffset):
-        pass
-    begin, end = log.min_offset, log.visible_end
-    raise NoRecord(f"no message begins at {place} of the log, which holds {begin} to {end}")
 
 
 class Records:

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import cast
 
 from whimbrel.broker.remoting.send_header import properties_text, read_header
-from whimbrel.broker.remoting.sends import Sends, failed
+from whimbrel.broker.remoting.sends import SendRequests, failed
 from whimbrel.broker.tables.remoting_clients import RemotingClients
 from whimbrel.deferred import Deferred
 from whimbrel.errors import BadRequest, Unavailable, WhimbrelError
@@ -32,7 +32,7 @@ class Replies:
 
     def __init__(
         self,
-        sends: Sends,
+        sends: SendRequests,
         clients: RemotingClients,
         *,
         clock: Callable[[], int],
@@ -65,7 +65,7 @@ class Replies:
         waiting = self.clients.connections_of(client)
         if not waiting:
             raise Unavailable(f"the client {client}, which asked, is not connected here")
-        self.sends.admission.appender.check_writable()
+        self.sends.sends.appender.check_writable()
         now_ms = self.clock()
         properties = header.properties | {PUSH_TIME: str(now_ms)}
         fields = {

@@ -15,6 +15,7 @@ RocketMQ: SendMessageRequestHeaderV2, MessageDecoder.string2messageProperties.
 """
 
 from dataclasses import dataclass
+from functools import lru_cache
 from operator import itemgetter
 from typing import Final
 
@@ -41,7 +42,9 @@ LONG_NAMES: Final = {
 }
 SHORT_NAMES: Final = {name: name for name in LONG_NAMES}
 REQUIRED = itemgetter(*"abcdefgh")
-DIGITS_MAX = 80  # of all numbers together: reading one of very many takes long
+DIGITS_MAX = 80  # of most numbers together: reading one of very many takes long
+BORN_DIGITS_MAX = 15  # of a time before the year 10000
+NEEDED = 5  # numbers of `numbers_of`
 V1_CODES: Final = frozenset((RequestCode.SEND_MESSAGE, RequestCode.SEND_REPLY_MESSAGE))
 
 
@@ -85,23 +88,34 @@ def read_header(request: Command) -> SendHeader:
     except KeyError:
         return read_unusual(request, names)
     get = fields.get
-    times, most, text = get("j") or "0", get("l") or "", get("i")
-    digits = f"{queues}{queue}{system}{born}{flag}{times}{most}"
-    if digits.isdigit() and digits.isascii() and len(digits) < DIGITS_MAX and topic:
-        try:
-            header = SendHeader(
-                topic, int(queue), int(system), int(born), int(flag), int(times), int(most) if most else -1,
-                get("m") == "true", default, int(queues), properties_of(text) if text else {},
-            )  # fmt: skip
-        except ValueError:  # an empty one
-            return read_unusual(request, names)
-        if (
-            max(header.queue_id, header.sys_flag, header.flag, header.default_queues) <= INT_MAX
-            and max(header.reconsume_times, header.max_reconsume_times) <= INT_MAX
-            and header.born_ms <= TIME_MS_MAX
-        ):
-            return header
-    return read_unusual(request, names)
+    text = get("i")
+    words = f"{queue},{system},{flag},{queues},{get('j') or '0'},{get('l') or ''}"
+    numbers = numbers_of(words) if len(words) < DIGITS_MAX else None
+    if (
+        numbers is None
+        or not topic
+        or not (born.isdigit() and born.isascii() and len(born) <= BORN_DIGITS_MAX)
+        or (born_ms := int(born)) > TIME_MS_MAX
+    ):
+        return read_unusual(request, names)
+    queue_id, sys_flag, flag_bits, default_queues, times, most = numbers
+    return SendHeader(
+        topic, queue_id, sys_flag, born_ms, flag_bits, times, most, get("m") == "true", default,
+        default_queues, properties_of(text) if text else {},
+    )  # fmt: skip
+
+
+@lru_cache(maxsize=4096)
+def numbers_of(words: str) -> tuple[int, ...] | None:
+    """Return a header's numbers: queue, system flag, flag, queues, reconsume times, and their maximum.
+
+    The last is -1 for none. None: they are no usual numbers. All sends of a producer have nearly the same.
+    """
+    *needed, most = words.split(",")
+    if len(needed) != NEEDED or not all(word.isdigit() and word.isascii() for word in (*needed, most or "0")):
+        return None
+    numbers = (*map(int, needed), int(most) if most else -1)
+    return numbers if max(numbers) <= INT_MAX else None
 
 
 def read_unusual(request: Command, names: dict[str, str]) -> SendHeader:

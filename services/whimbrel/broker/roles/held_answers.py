@@ -4,8 +4,7 @@
 
     waits for leases     AckMessage, ChangeInvisibleDuration, UpdateOffset, ForwardMessageToDeadLetterQueue,
                          ResetOffsets, ReplayDeadLetters, DropDeadLetters; ReceiveMessage of ordered groups
-    waits for metadata   CreateTopic, UpdateTopic, CreateGroup, UpdateGroup, DrainBroker, ForgetBroker,
-                         SendMessage: it may make its topic
+    waits for metadata   CreateTopic, UpdateTopic, CreateGroup, UpdateGroup, DrainBroker, ForgetBroker
     waits for both       DeleteTopic, DeleteGroup: positions go with them
 
 A receive of another group does not wait: the lease that it makes may be lost with the leader, and then its
@@ -13,6 +12,7 @@ messages come again, which they may at any time. An ordered one does: the next l
 stands behind the messages that are under way, or those again to somebody else.
 
 RecallMessage and EndTransaction change the log alone, and wait for its commit (`timing/`, `transactions/`).
+What sends wait for, the engine knows (`engine/send.py`).
 
 Requests of the remoting protocol wait likewise, by their codes. The offset that a pull carries is the
 exception: its reply does not wait, since the client sends it again with the next one.
@@ -27,8 +27,9 @@ from typing import Any, Final
 
 from whimbrel.broker.cluster.leader_state import LeaderState
 from whimbrel.broker.cluster.state_quorum import StateQuorum
+from whimbrel.broker.engine.send import KNOWN_ALREADY
 from whimbrel.deferred import Deferred
-from whimbrel.errors import AlreadyExists, GroupNotFound, NotReady, TopicNotFound
+from whimbrel.errors import NotReady
 from whimbrel.model.wire import ADMIN_SERVICE, DEAD_LETTER_SERVICE, MESSAGING_SERVICE
 from whimbrel.rpc.remoting.codes import RequestCode
 from whimbrel.rpc.remoting.handlers import Handle as RemotingHandle
@@ -62,7 +63,6 @@ METADATA: Final = frozenset(
         "DeleteGroup",
         "DrainBroker",
         "ForgetBroker",
-        "SendMessage",
     }
 )
 # The same by the remoting protocol.
@@ -78,10 +78,6 @@ REMOTING_LEASES: Final = frozenset(
 )
 REMOTING_METADATA: Final = frozenset(
     {
-        R.SEND_MESSAGE,
-        R.SEND_MESSAGE_V2,
-        R.SEND_BATCH_MESSAGE,
-        R.CONSUMER_SEND_MSG_BACK,
         R.HEART_BEAT,
         R.UPDATE_AND_CREATE_TOPIC,
         R.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,
@@ -101,18 +97,11 @@ READING: Final = frozenset(
         R.QUERY_CORRECTION_OFFSET,
     }
 )
-REMOTING_SERVING: Final = (REMOTING_LEASES | REMOTING_METADATA | READING) - {
-    R.SEND_MESSAGE,
-    R.SEND_MESSAGE_V2,
-    R.SEND_BATCH_MESSAGE,
-    R.HEART_BEAT,
-}
+REMOTING_SERVING: Final = (REMOTING_LEASES | REMOTING_METADATA | READING) - {R.HEART_BEAT}
 
 # Not before this leader serves: what they read or change is not known before. Sends, and what else appends,
 # are refused as long; receives are held by their own service.
-SERVING: Final = (LEASES | METADATA | {"PullMessage", "GetOffset", "QueryOffset"}) - {"SendMessage"}
-# Of calls about what must exist, or must not.
-KNOWN_ALREADY: Final = (AlreadyExists, TopicNotFound, GroupNotFound)
+SERVING: Final = LEASES | METADATA | {"PullMessage", "GetOffset", "QueryOffset"}
 
 
 class HeldAnswers:

@@ -13,11 +13,10 @@ from typing import ClassVar
 
 from whimbrel.broker.addresses import ha_address
 from whimbrel.broker.api.admin import ReplicationView, SlaveView
-from whimbrel.broker.api.broker_lane import BrokerLane
 from whimbrel.broker.api.dead_letters import DeadLetterService
-from whimbrel.broker.api.message_groups import MessageGroups
 from whimbrel.broker.api.messaging import Handle
 from whimbrel.broker.api.recall import RecallService
+from whimbrel.broker.api.send import SendService
 from whimbrel.broker.api.transactions import TransactionService
 from whimbrel.broker.background import start_task, start_timer
 from whimbrel.broker.cluster.agreement import settings_text
@@ -33,8 +32,14 @@ from whimbrel.broker.cluster.replica_service import (
     tables_from,
 )
 from whimbrel.broker.cluster.write_admission import ElectedAdmission, WriteAdmission
-from whimbrel.broker.consume.lane_acks import LaneAcks
 from whimbrel.broker.consume.unread_queues import UnreadQueues
+from whimbrel.broker.engine.detours import DelayDetour, HalfDetour
+from whimbrel.broker.engine.ends import Ends
+from whimbrel.broker.engine.recalls import Recalls
+from whimbrel.broker.engine.send_back import SendBacks
+from whimbrel.broker.lane.acks import LaneAcks
+from whimbrel.broker.lane.calls import BrokerLane
+from whimbrel.broker.lane.requests import RemotingSendLane
 from whimbrel.broker.metrics import MESSAGE_BYTES, master_metrics, state_metrics, transaction_metrics
 from whimbrel.broker.options import BrokerOptions
 from whimbrel.broker.produce.appender import Appender
@@ -42,11 +47,9 @@ from whimbrel.broker.produce.commit import MajorityCommit
 from whimbrel.broker.produce.confirmed_offset import ConfirmedFile, MajorityConfirmed, MasterConfirmed
 from whimbrel.broker.produce.dead_letters import DeadLetters
 from whimbrel.broker.produce.internal_append import InternalAppender
-from whimbrel.broker.remoting.lane import RemotingSendLane
-from whimbrel.broker.remoting.plain_sends import PlainSends
 from whimbrel.broker.remoting.replies import Replies
-from whimbrel.broker.remoting.send_back import SendBack
-from whimbrel.broker.remoting.sends import Sends as RemotingSends
+from whimbrel.broker.remoting.send_back import SendBackRequests
+from whimbrel.broker.remoting.sends import SendRequests
 from whimbrel.broker.remoting.transactions import EndTransactions
 from whimbrel.broker.roles.context import BrokerContext
 from whimbrel.broker.roles.epochs import begin_epoch
@@ -55,7 +58,6 @@ from whimbrel.broker.roles.role import Role, Unconfirmed
 from whimbrel.broker.roles.upkeep import LogUpkeep
 from whimbrel.broker.tables.adoption import adopt_topics
 from whimbrel.broker.tables.shared_topics import TopicSharing
-from whimbrel.broker.timing.detour import DelayDetour
 from whimbrel.broker.timing.levels import Levels
 from whimbrel.broker.transactions.transactions import Transactions
 from whimbrel.errors import NoReplica, NotReady, NotWritable, StoreError, Throttled
@@ -65,7 +67,7 @@ from whimbrel.model.registration import BrokerRole, Member, SharedTopics
 from whimbrel.model.topic import MessageType
 from whimbrel.probes import Condition
 from whimbrel.rpc.remoting.handlers import Handle as RemotingHandle
-from whimbrel.rpc.remoting.handlers import RemotingService, TogetherSends
+from whimbrel.rpc.remoting.handlers import RemotingService
 from whimbrel.rpc.server.forwarder import Forwarder
 from whimbrel.rpc.server.handlers import Service
 from whimbrel.rpc.server.lane_calls import CallLane
@@ -192,12 +194,12 @@ class MasterRole(Role):
             ring=self.ring_replicator,
             soon=self.context.read_end.soon,
             commit=commit,
+            counted=self.context.counted,
         )
         if self.options.flush == "sync":
             self.store.on_flushed = self.flushed
         self.store.writer.on_failed = self.log_failed
         if self.context.counted is not None:
-            appender.on_appended = self.context.counted.appended
             self.store.writer.on_flush_timed = self.context.counted.flushes.observe
         appender.on_tick = self.confirmed.log_grew
         return appender
@@ -226,13 +228,16 @@ class MasterRole(Role):
             unmerged=str if self.state is None else self.state.missing,
         )
         self.sharing = TopicSharing(self.context.topics, options.name, self.root, self.machine.files)
+        self.metadata_majority = None if self.state is None else self.state.metadata
+        self.forwarder = Forwarder()
+        self.opened.push_async_callback(self.forwarder.close)
         services = super().make_services()
         self.open_upkeep()
         self.appender.refusal = self.leadership.refusal
         internal = self.internal = InternalAppender(
             self.context.topics,
             self.appender,
-            store_host=lambda: self.admission.store_host,
+            store_host=lambda: self.sends.policy.store_host,
             sealed=self.store.options.append_property_crc,
         )
         if self.traces is not None:
@@ -247,11 +252,8 @@ class MasterRole(Role):
         counted = self.context.counted
         letters = DeadLetters(internal, self.store, on_sent=None if counted is None else counted.gave_up)
         self.consumption.hand_ons.append = letters.hand_on
-        self.forwarder = Forwarder()
-        self.opened.push_async_callback(self.forwarder.close)
         self.open_timers(internal)
         self.open_transactions(internal)
-        self.share_topics()
         self.receives.hold()
         held = self.held_answers()
         return services if held is None else held.wrap(services)
@@ -262,23 +264,25 @@ class MasterRole(Role):
         held = self.held_answers()
         return service if held is None else held.wrap_remoting(service)
 
-    def special_requests(self, sends: RemotingSends) -> list[dict[int, RemotingHandle]]:
+    def special_requests(self, sends: SendRequests) -> list[dict[int, RemotingHandle]]:
         """Return the handlers of requests of the remoting protocol that only a master serves."""
         context, store = self.context, self.store
-        back = SendBack(
-            context.topics,
-            context.groups,
+        backs = SendBacks(
+            self.creation,
             store,
             self.internal,
             levels=len(store.delays_ms),
             sent_back=context.traffic.sent_back,
+            majority=self.metadata_majority,
+            not_serving=str if self.state is None else self.not_serving,
         )
-        ends = EndTransactions(self.transactions, store, context.remoting_clients, self.ending.ask)
+        back = SendBackRequests(backs)
+        ends = EndTransactions(self.ends, context.remoting_clients, self.ending.ask)
         replies = Replies(
             sends,
             context.remoting_clients,
             clock=self.machine.wall_ms,
-            store_host=lambda: unpack_host(self.admission.store_host),
+            store_host=lambda: unpack_host(self.sends.policy.store_host),
         )
         return [back.handles(), ends.handles(), replies.handles()]
 
@@ -368,15 +372,13 @@ class MasterRole(Role):
         self.broker_lane = BrokerLane(
             self.store.passes,
             self.store,
-            self.admission,
+            self.sends,
             self.appender,
             self.context.clients,
             LaneAcks(self.consumption.settling),
             broker_name=self.options.name,
             size_bounds=MESSAGE_BYTES,
-            on_appended=None if counted is None else counted.appended_many,
             on_calls=None if counted is None else counted.calls.observe_many,
-            sends_wait=lambda: self.state is not None and self.state.metadata.behind,
             acks_wait_for=None if self.state is None else self.state.leases,
             not_serving=str if self.state is None else self.not_serving,
         )
@@ -385,11 +387,7 @@ class MasterRole(Role):
     def request_lane(self) -> RemotingLane | None:
         """Return what takes plain requests of the remoting protocol, where the compiled lane is active."""
         lane = self.broker_lane
-        return None if lane is None else RemotingSendLane(lane, self.remoting_messages.sends)
-
-    def plain_sends(self) -> TogetherSends:
-        """Return what takes plain sends of the remoting protocol that came together."""
-        return PlainSends(self.remoting_messages.sends, self.appender)
+        return None if lane is None else RemotingSendLane(lane)
 
     def special_calls(self) -> dict[str, Handle]:
         """Return the handlers of calls about messages that are not plain ones."""
@@ -400,11 +398,9 @@ class MasterRole(Role):
             "RecallMessage": lambda call, request: self.recalls.recall(call, request),
         }
 
-    def share_topics(self) -> None:
-        """Have ordered messages stored by the broker that owns their queue."""
-        if not self.options.nameservers:
-            return
-        self.sends.message_groups = MessageGroups(self.sharing, self.admission, self.forwarder)
+    def send_calls(self) -> SendService:
+        """Return what handles sends by gRPC; message groups may belong to other brokers."""
+        return SendService(self.sends, self.machine.wall_ms, owners=self.sharing, forwarder=self.forwarder)
 
     def topics_shared(self, nameserver: str, shared: SharedTopics) -> None:
         """Take what a nameserver says of topics that other brokers have, too."""
@@ -423,16 +419,15 @@ class MasterRole(Role):
             may_deliver=lambda: not self.appender.refusal,
         )
         self.opened.callback(self.levels.close)
-        self.recalls = RecallService(
+        recalls = Recalls(
             self.context.topics,
             self.timers,
             internal,
             broker_name=options.name,
             delay_max_ms=options.delay_max_ms,
             clock=self.machine.wall_ms,
-            forwarder=self.forwarder,
-            nameservers=self.context.known_by,
         )
+        self.recalls = RecallService(recalls, forwarder=self.forwarder, nameservers=self.context.known_by)
 
     def open_transactions(self, internal: InternalAppender) -> None:
         """Make what knows the transactions; it reads its queues when this broker leads."""
@@ -450,13 +445,14 @@ class MasterRole(Role):
             age_max_ms=int(options.reserved_hours * MS_PER_HOUR),
             levels=len(self.store.delays_ms),
         )
+        producers = self.context.sessions.producers
+        self.ends = Ends(self.transactions, self.store, producers)
         self.ending = TransactionService(
-            self.transactions, self.context.sessions, self.forwarder, self.context.known_by
+            self.ends, self.context.sessions, self.forwarder, self.context.known_by
         )
-        self.sends.detours[MessageType.TRANSACTION] = self.ending
+        self.sends.detours[MessageType.TRANSACTION] = HalfDetour(self.transactions, producers)
         self.moved_end = 0  # end of the log once retention had something stored again
         self.store.writer.before_removal = self.before_removal
-        self.sends.on_detour = self.ending.sent
 
     def waiting(self) -> tuple[int, int]:
         """Return how many delayed messages wait, those of the levels included, and how many transactions."""

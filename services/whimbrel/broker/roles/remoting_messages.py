@@ -8,7 +8,7 @@ from whimbrel.broker.consume.pulled_queues import PulledQueues
 from whimbrel.broker.consume.receiving import NO_QUEUES
 from whimbrel.broker.remoting.pulls import Pulls
 from whimbrel.broker.remoting.records import Records
-from whimbrel.broker.remoting.sends import Sends
+from whimbrel.broker.remoting.sends import SendRequests
 from whimbrel.errors import StoreFull
 from whimbrel.rpc.remoting.handlers import Handle
 from whimbrel.store.bulk_source import BulkSource
@@ -32,16 +32,7 @@ class RemotingMessages:
         """Make the handlers over what a role has opened, and have held pulls told of new messages."""
         context, options, store = role.context, role.options, role.store
         self.positions, master = role.client_positions, role.NAME == "master"
-        self.sends = Sends(
-            role.admission,
-            context.topics,
-            role.creation,
-            cluster=options.cluster,
-            detours=role.sends.detours,
-            levels=len(store.delays_ms),
-            delay_max_ms=role.admission.delay_max_ms,
-        )
-        self.sends.traces = role.sends.traces
+        self.sends = SendRequests(role.sends)
         self.pulls = Pulls(
             context.topics,
             role.creation,

@@ -118,7 +118,7 @@ def make_parts(role: "Role") -> RemotingParts:
         role.client_positions,
         traffic,
         broker_name=name,
-        address=lambda: unpack_host(role.admission.store_host),
+        address=lambda: unpack_host(role.sends.policy.store_host),
         wall_ms=machine.wall_ms,
         soon=loop.call_soon,
     )

@@ -35,14 +35,13 @@ from whimbrel.broker.consume.group_consumption import GroupConsumption
 from whimbrel.broker.consume.lease_journal import LeaseJournal
 from whimbrel.broker.consume.policies import Policies
 from whimbrel.broker.consume.retry_topics import retry_topics
+from whimbrel.broker.engine.send import Majority, Sends
 from whimbrel.broker.metrics import families_of, labels_of, serve_families
 from whimbrel.broker.options import BrokerOptions
-from whimbrel.broker.produce.admission import Admission
 from whimbrel.broker.produce.appender import Appender, ReadOnlyAppender
 from whimbrel.broker.produce.confirmed_offset import ConfirmedFile, MasterConfirmed, SlaveConfirmed
-from whimbrel.broker.remoting.group_creation import GroupCreation
 from whimbrel.broker.remoting.long_reads import LongReads
-from whimbrel.broker.remoting.sends import Sends as RemotingSends
+from whimbrel.broker.remoting.sends import SendRequests
 from whimbrel.broker.remoting.service import remoting_service
 from whimbrel.broker.roles.context import BrokerContext
 from whimbrel.broker.roles.epochs import choose_dialect
@@ -50,6 +49,7 @@ from whimbrel.broker.roles.facts import facts_of
 from whimbrel.broker.roles.offset_exchange import OffsetExchange
 from whimbrel.broker.roles.remoting_messages import RemotingMessages
 from whimbrel.broker.roles.remoting_parts import CHANGING, RemotingParts, make_parts
+from whimbrel.broker.tables.group_creation import GroupCreation
 from whimbrel.broker.tables.shared_topics import TopicSharing
 from whimbrel.broker.timing.timers import Timers
 from whimbrel.errors import FlushTimeout, NotMaster, ReplicaTimeout
@@ -60,7 +60,7 @@ from whimbrel.rpc.remoting.admin_access import guarded
 from whimbrel.rpc.remoting.codes import RequestCode
 from whimbrel.rpc.remoting.command import Command
 from whimbrel.rpc.remoting.handlers import Handle as RemotingHandle
-from whimbrel.rpc.remoting.handlers import Peer, RemotingService, TogetherSends
+from whimbrel.rpc.remoting.handlers import Peer, RemotingService
 from whimbrel.rpc.server.handlers import Call, Service
 from whimbrel.rpc.server.lane_calls import CallLane
 from whimbrel.rpc.server.remoting_lane import RemotingLane
@@ -110,6 +110,7 @@ class Role(ABC):
     store: MessageStore
     confirmed: MasterConfirmed | SlaveConfirmed
     appender: Appender | ReadOnlyAppender
+    metadata_majority: Majority | None = None  # that holds answers until it knows of topics
     sharing: TopicSharing | None = None  # what other brokers have of our topics; a master's
     remoting_parts: RemotingParts | None = None  # set once it serves
 
@@ -140,7 +141,7 @@ class Role(ABC):
             calls = self.context.leader_calls
             remoting = self.make_remoting()
             await self.context.serve(services if calls is None else calls.wrap(services), remoting)
-            self.admission.store_host = self.context.store_host  # the port is known now
+            self.sends.serve_at(self.context.store_host)  # the port is known now
             self.begin()
             if calls is not None:
                 calls.role_begun(leads=self.NAME == "master")
@@ -355,15 +356,19 @@ class Role(ABC):
         options, context, store = self.options, self.context, self.store
         topics, groups, master = context.topics, context.groups, self.NAME == "master"
         appender = self.appender = self.make_appender()
-        self.admission = Admission(
+        self.creation = GroupCreation(topics, groups, master=master, clock=self.machine.monotonic)
+        self.sends = Sends(
             topics,
+            self.creation,
             appender,
             cluster=options.cluster,
             store_host=context.store_host,
             clock=self.machine.wall_ms,
+            levels=len(store.delays_ms),
             delay_max_ms=options.delay_max_ms,
+            sharing=self.sharing if options.nameservers else None,
+            majority=self.metadata_majority,
         )
-        self.sends = SendService(self.admission)
         splitting = ReadSplitting(enabled=options.slave_read_enable, written=self.log_end)
         self.receives = ReceiveService(
             topics,
@@ -381,7 +386,7 @@ class Role(ABC):
             store,
             master=master,
             accepts=options.accept_replays,
-            store_host=lambda: self.admission.store_host,
+            store_host=lambda: self.sends.policy.store_host,
         )
         self.replays = replays
         admin = AdminService(
@@ -405,7 +410,7 @@ class Role(ABC):
             appender,
             broker_name=options.name,
             master=master,
-            store_host=lambda: self.admission.store_host,
+            store_host=lambda: self.sends.policy.store_host,
         )
         self.bulk = BulkService(
             topics,
@@ -425,7 +430,7 @@ class Role(ABC):
             master=master,
             accepts=options.accept_replays,
             machine=self.machine,
-            store_host=lambda: self.admission.store_host,
+            store_host=lambda: self.sends.policy.store_host,
             address_of=lambda member: context.members.get(member, ""),
         )
         if context.counted is not None:
@@ -442,10 +447,7 @@ class Role(ABC):
     def make_remoting(self) -> RemotingService:
         """Make what is served by the remoting protocol, over the same parts."""
         self.client_positions = ClientPositions(self.consumption.positions, monotonic=self.machine.monotonic)
-        context, master = self.context, self.NAME == "master"
-        self.creation = GroupCreation(
-            context.topics, context.groups, master=master, clock=self.machine.monotonic
-        )
+        context = self.context
         messages = self.remoting_messages = RemotingMessages(self)
         self.pulls = messages.pulls
         parts = self.remoting_parts = make_parts(self)
@@ -458,9 +460,9 @@ class Role(ABC):
         )
         if accounts:  # signatures are checked by Python, in the guarded handlers
             return service
-        return replace(service, together=self.plain_sends(), lane=self.request_lane())
+        return replace(service, lane=self.request_lane())
 
-    def special_requests(self, sends: RemotingSends) -> list[dict[int, RemotingHandle]]:
+    def special_requests(self, sends: SendRequests) -> list[dict[int, RemotingHandle]]:
         """Return the handlers of requests of the remoting protocol that only a master serves."""
 
         def refuse(peer: Peer, request: Command) -> NoReturn:
@@ -487,7 +489,7 @@ class Role(ABC):
         )
         return messaging_service(
             routes=routes,
-            sends=self.sends,
+            sends=self.send_calls(),
             receives=self.receives,
             sessions=context.sessions,
             clients=context.clients,
@@ -496,6 +498,10 @@ class Role(ABC):
             leader=self.known_leader,
             call_lane=self.call_lane(),
         )
+
+    def send_calls(self) -> SendService:
+        """Return what handles sends by gRPC."""
+        return SendService(self.sends, self.machine.wall_ms)
 
     def known_leader(self) -> str:
         """Return where the group's leader serves, `host:port`, if it is another member; else ""."""
@@ -507,10 +513,6 @@ class Role(ABC):
 
     def request_lane(self) -> RemotingLane | None:
         """Return what takes plain requests of the remoting protocol; None where nothing does."""
-        return None
-
-    def plain_sends(self) -> TogetherSends | None:
-        """Return what takes plain sends that came together; None where each goes to its handler."""
         return None
 
     def special_calls(self) -> dict[str, Handle]:

@@ -14,17 +14,18 @@ The server may send requests as well: `Peer.push` for those that nobody answers,
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from whimbrel.deferred import Deferred
 from whimbrel.errors import WhimbrelError
 from whimbrel.rpc.remoting.codes import ResponseCode
 from whimbrel.rpc.remoting.command import NO_FIELDS, Command
+from whimbrel.rpc.remoting.json_header import encode_response
 
 if TYPE_CHECKING:
     from whimbrel.rpc.server.remoting_lane import RemotingLane
 
-__all__ = ["Handle", "Outcome", "Peer", "RemotingService", "Reply", "TogetherSends", "reply_to_error"]
+__all__ = ["Handle", "Outcome", "Peer", "RemotingService", "Reply", "reply_to_error"]
 
 
 @dataclass(slots=True)
@@ -42,6 +43,10 @@ class Reply:
     fields: Mapping[str, str] = field(default_factory=lambda: NO_FIELDS)
     body: Sequence[bytes | memoryview] = ()
     remark: str | None = None
+
+    def header(self, opaque: int) -> bytes:
+        """Return the header of the response to the request with this number."""
+        return encode_response(self.code, opaque, self.fields, self.remark)
 
 
 Outcome: TypeAlias = "Reply | Deferred[Reply] | None"
@@ -83,19 +88,6 @@ def nobody(peer: Peer) -> None:
     """Do nothing about a connection that has ended."""
 
 
-class TogetherSends(Protocol):
-    """Takes sends of a read that can be stored together."""
-
-    def record(self, peer: Peer, request: Command) -> Any:
-        """Return what is stored of a request; None where it is to go to its handler."""
-
-    def store(self, requests: Sequence[Command], records: Sequence[Any]) -> list[bytes]:
-        """Store what `record` has returned, and return a frame for each request that says so.
-
-        None is returned, and nothing was stored, where each is to go to its handler.
-        """
-
-
 @dataclass(frozen=True, slots=True)
 class RemotingService:
     """What is served.
@@ -103,13 +95,11 @@ class RemotingService:
     Attributes:
         handles: by the code of the request.
         closed: called when a connection has ended, after its last request.
-        together: takes sends of a read beside the handlers; None where nothing does.
-        lane: takes plain requests before both; None where nothing does.
+        lane: takes plain requests before them; None where nothing does.
     """
 
     handles: Mapping[int, Handle]
     closed: Callable[[Peer], None] = nobody
-    together: TogetherSends | None = None
     lane: "RemotingLane | None" = None
 
 

@@ -112,10 +112,20 @@ def decode_json(header: bytes, body: bytes) -> Command:
         and INT_MIN <= version <= INT_MAX
     ):
         raise HeaderError("code, opaque, flag or version of the header is no number of 32 bits")
+    if fields is None:
+        fields = NO_FIELDS
+    else:
+        try:
+            "".join(fields.values())
+            few = len(fields) <= FIELDS_MAX
+        except (AttributeError, TypeError):
+            few = False
+        if not few:
+            fields = texts(fields)
     return Command(
         code,
         opaque,
-        NO_FIELDS if fields is None else texts(fields),
+        fields,
         body,
         flag,
         language if language == "JAVA" else language_of(language),
@@ -132,7 +142,7 @@ def language_of(found: Any) -> str:
 
 
 def texts(fields: Any) -> dict[str, str]:
-    """Return ext fields.
+    """Return ext fields of which some are no texts.
 
     Raises:
         FieldsError: they are no object, or too many.
@@ -141,11 +151,7 @@ def texts(fields: Any) -> dict[str, str]:
         raise FieldsError("the ext fields of the header are no JSON object")
     if len(fields) > FIELDS_MAX:
         raise FieldsError(f"the header has {len(fields)} ext fields; {FIELDS_MAX} are the most")
-    try:
-        "".join(fields.values())
-    except TypeError:  # some are no texts
-        return {name: text_of(each) for name, each in fields.items() if each is not None}
-    return fields
+    return {name: text_of(each) for name, each in fields.items() if each is not None}
 
 
 def text_of(value: Any) -> str:

@@ -1,6 +1,7 @@
 """What the header fields of a call ask for, worked out once for all calls of a shape (`hpack.Shape`)."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from whimbrel.rpc.http2.grpc_format import CallMetadata, timeout_s
 from whimbrel.rpc.server.handlers import Method
@@ -10,6 +11,7 @@ __all__ = ["KIND_FIELDS", "CallKind", "kind_of"]
 KIND_FIELDS = frozenset((b":path", b"content-type", b"grpc-timeout"))
 
 
+@dataclass(slots=True, eq=False)
 class CallKind:
     """What the fields of a call say.
 
@@ -20,15 +22,13 @@ class CallKind:
         known, varying: arguments of `CallMetadata`.
     """
 
-    __slots__ = ("grpc", "known", "method", "methods", "path", "seconds", "varying")
-
-    def __init__(
-        self, path: str, methods: Mapping[str, Method], seconds: float | None, *, grpc: bool
-    ) -> None:
-        self.path, self.methods, self.seconds, self.grpc = path, methods, seconds, grpc
-        self.method = methods.get(path) if grpc else None
-        self.known: dict[str, str | None] | None = None
-        self.varying: frozenset[bytes] = frozenset()
+    path: str
+    methods: Mapping[str, Method]
+    method: Method | None = None
+    seconds: float | None = None
+    grpc: bool = False
+    known: dict[str, str | None] | None = None
+    varying: frozenset[bytes] = frozenset()
 
 
 def kind_of(metadata: CallMetadata, methods: Mapping[str, Method]) -> CallKind:
@@ -40,7 +40,7 @@ def kind_of(metadata: CallMetadata, methods: Mapping[str, Method]) -> CallKind:
     path = (metadata.raw(b":path") or b"").decode("latin-1")
     content = metadata.raw(b"content-type")
     if content is None or not content.startswith(b"application/grpc"):
-        return CallKind(path, methods, None, grpc=False)
+        return CallKind(path, methods)
     timeout = metadata.raw(b"grpc-timeout")
     seconds = None if timeout is None else timeout_s(timeout)
-    return CallKind(path, methods, seconds, grpc=True)
+    return CallKind(path, methods, methods.get(path), seconds, grpc=True)

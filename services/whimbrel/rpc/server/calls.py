@@ -280,6 +280,18 @@ class UnaryServerCall(ServerCall):
     ) -> None:
         self.connection, self.stream, self.call, self.method = connection, stream, call, method
 
+    def data(self, data: bytes) -> None:
+        """Take data of the peer: nearly always the whole request in one frame."""
+        if (
+            self.payload is None
+            and self.assembler is None
+            and data[0] == 0
+            and len(data) == PREFIX.size + int.from_bytes(data[1:5], "big")
+        ):
+            self.payload = data[PREFIX.size :]
+        else:
+            super().data(data)
+
     def received(self, message: bytes) -> None:
         """Keep the request."""
         if self.payload is not None:
@@ -311,10 +323,11 @@ class UnaryServerCall(ServerCall):
         self.payload = b""
         try:
             connection = self.connection
+            budget = connection.budget
             # Cheap checks first.
-            if connection.budget.exceeded() or (
+            if ((budget.unflushed or budget.queued) and budget.exceeded()) or (
                 (connection.conn.blocked or type(method) is ServerStreamMethod)
-                and connection.budget.exceeded(connection.waiting_bytes())
+                and budget.exceeded(connection.waiting_bytes())
             ):
                 raise unread_too_much()
             limit = method.limit
@@ -322,6 +335,8 @@ class UnaryServerCall(ServerCall):
                 request = method.request.FromString(payload)
             else:
                 request = limit.read(method.request, payload)
+            if method.admit is not None:
+                method.admit(call)
             response = method.handle(call, request)
         except DecodeError as error:
             self.respond_error(BadRequest(f"the request does not decode: {error}"), in_body=False)

@@ -13,6 +13,7 @@ import asyncio
 import logging
 import socket
 import time
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, cast
 
 from whimbrel.rpc.http2.connection import Connection
@@ -119,14 +120,21 @@ class NativeConnection(asyncio.Protocol):
             if gathered.add(self, data, partial=bool(self.conn.buffer)):
                 return
             data = gathered.withdraw(self) + data  # without a copy where none waits
-        read_end = server.read_end
-        if read_end is None:
-            self.receive(data)
-            return
-        self.calls = 0
-        read_end.begin()
-        self.receive(data)
-        read_end.end(self.calls)
+        read_end, self.calls = server.read_end, 0
+        if read_end is not None:
+            read_end.reading = True
+        self.receiving = True
+        try:
+            if lane is None:
+                self.take(data, self.received_at)
+            else:
+                lane.receive(data, self.received_at)
+        except Exception as error:  # noqa: BLE001 - a fault of ours ends this connection alone
+            self.fault(error)
+        self.receiving = False
+        self.flush()
+        if read_end is not None:
+            read_end.end(self.calls)
 
     def eof_received(self) -> None:
         """Handle what came before the peer's end; the transport closes then."""
@@ -134,7 +142,7 @@ class NativeConnection(asyncio.Protocol):
             self.receive(data)
 
     def receive(self, data: bytes, path: str = "", taken: TakenRead | None = None) -> None:
-        """Handle the calls of a read, and write their responses at once.
+        """Handle the calls of a read that has waited, and write their responses at once.
 
         Args:
             data: the read.
@@ -150,8 +158,7 @@ class NativeConnection(asyncio.Protocol):
                 self.lane.receive_rest(self.lane.go_on(data, path, taken, self.received_at), self.received_at)
         except Exception as error:  # noqa: BLE001 - a fault of ours ends this connection alone
             self.fault(error)
-        finally:
-            self.receiving = False
+        self.receiving = False
         self.flush()
 
     def fault(self, error: Exception) -> None:
@@ -171,8 +178,30 @@ class NativeConnection(asyncio.Protocol):
 
     def take(self, data: bytes, now: float) -> None:
         """Handle the events in bytes of the peer."""
-        for event in self.conn.receive(data, now):
-            self.handle(event)
+        events: Iterable[Any] = self.conn.receive(data, now)
+        for event in events:
+            kind = type(event)
+            if kind is Data:
+                stream = event.stream
+                self.conn.consumed(stream, event.size)
+                server_call = stream.app
+                if server_call is not None:
+                    if event.data:
+                        server_call.data(event.data)
+                    if event.ended:
+                        server_call.half_closed()
+                    elif not server_call.over:
+                        self.reserve(server_call)
+            elif kind is Headers:
+                if event.trailers:
+                    if event.stream.app is not None:
+                        event.stream.app.half_closed()
+                else:
+                    self.begin_call(event)
+            elif kind is Reset:
+                self.abandon_call(event.stream)
+            elif kind is Drained and event.stream.app is not None:
+                event.stream.app.drained()
 
     def connection_lost(self, error: Exception | None) -> None:
         """Abandon all calls."""
@@ -207,31 +236,6 @@ class NativeConnection(asyncio.Protocol):
                 stream.app.drained()
 
     # Events
-
-    def handle(self, event: Any) -> None:
-        """Handle an event of the HTTP/2 connection."""
-        kind = type(event)
-        if kind is Data:
-            stream = event.stream
-            self.conn.consumed(stream, event.size)
-            server_call = stream.app
-            if server_call is not None:
-                if event.data:
-                    server_call.data(event.data)
-                if event.ended:
-                    server_call.half_closed()
-                elif not server_call.over:
-                    self.reserve(server_call)
-        elif kind is Headers:
-            if event.trailers:
-                if event.stream.app is not None:
-                    event.stream.app.half_closed()
-            else:
-                self.begin_call(event)
-        elif kind is Reset:
-            self.abandon_call(event.stream)
-        elif kind is Drained and event.stream.app is not None:
-            event.stream.app.drained()
 
     def reserve(self, server_call: ServerCall) -> None:
         """Count what a call has received and its handler does not have yet."""

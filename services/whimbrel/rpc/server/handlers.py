@@ -128,6 +128,7 @@ class UnaryMethod:
     handle: Callable[[Call, Any], Any]  # -> response | Deferred[response]
     fail: Callable[[Call, Exception], Any] | None = None  # error -> response; None: a gRPC status
     limit: RequestLimit = UNBOUNDED  # of all kinds: set by `methods_by_path`
+    admit: Callable[[Call], None] | None = None  # called before the handler: notes the caller, or raises
     lane: "CallLane | None" = None  # takes the plain ones of its calls
 
 
@@ -140,6 +141,7 @@ class ServerStreamMethod:
     handle: Callable[[Call, Any], Any]  # -> Sequence[response] | Deferred[Sequence[response]]
     fail: Callable[[Call, Exception], Sequence[Any]] | None = None
     limit: RequestLimit = UNBOUNDED
+    admit: Callable[[Call], None] | None = None
 
 
 @dataclass(frozen=True, slots=True)

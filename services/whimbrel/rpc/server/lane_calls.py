@@ -130,7 +130,7 @@ class LanePass(NamedTuple):
 
 
 class CallLane(Protocol):
-    """What takes plain calls; `broker/api/broker_lane.py` is the one there is.
+    """What takes plain calls; `broker/lane/calls.py` is the one there is.
 
     Attributes:
         active: it takes calls.

@@ -20,6 +20,7 @@ class ReadEnd:
     Outside of a read that is the next iteration.
 
     Attributes:
+        reading: a read is being handled; its connection sets it before, and calls `end`.
         scheduled: the next iteration comes here.
         before: called there first; it may bring reads that were put off themselves.
     """
@@ -36,10 +37,6 @@ class ReadEnd:
             self.callbacks.append(callback)
         else:
             self.loop.call_soon(callback)
-
-    def begin(self) -> None:
-        """A read begins; to be called by its connection, as `end`."""
-        self.reading = True
 
     def end(self, calls: int) -> None:
         """A read has ended, whatever came of it, which had so many calls."""

@@ -4,9 +4,7 @@
                                            └──(responses to requests of ours)──► whoever asked
     Deferred completed (flush, replica, held pull) ──► flush of its connection ──► once a tick
 
-Plain sends that follow each other in a read are stored together (`TogetherSends`), before what comes behind
-them is handled. Where the compiled lane is active it does plain sends, and what it leaves goes this way
-(`remoting_lane.py`).
+Where the compiled lane is active it does plain sends, and what it leaves goes this way (`remoting_lane.py`).
 
 It is the sibling of `connection.py`, and its server treats both alike (`native.py`): one budget of memory,
 one count of connections, one timer. All replies to the requests of a read leave in one write; several buffers
@@ -28,7 +26,7 @@ import socket
 import time
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
 from whimbrel.deferred import Deferred
 from whimbrel.errors import ConnectionClosed, RequestTimeout, Throttled, WhimbrelError
@@ -36,8 +34,7 @@ from whimbrel.rpc.remoting.codes import ResponseCode
 from whimbrel.rpc.remoting.command import INT_MAX, ONEWAY, RESPONSE, Command
 from whimbrel.rpc.remoting.errors import RemotingError
 from whimbrel.rpc.remoting.frames import FrameReader, decode_frame, encode_frame, head_of
-from whimbrel.rpc.remoting.handlers import Reply, TogetherSends, reply_to_error
-from whimbrel.rpc.remoting.json_header import encode_response
+from whimbrel.rpc.remoting.handlers import Reply, reply_to_error
 from whimbrel.rpc.server.admission import Place
 from whimbrel.rpc.server.budget import ConnectionBudget
 from whimbrel.rpc.server.connection import COUNT_BYTES, UNSENT_LIMIT, WRITE_BYTES_HIGH
@@ -53,7 +50,6 @@ __all__ = ["ASKED_MAX", "IDLE_S", "OnRequestEnd", "RemotingConnection"]
 IDLE_S = 120.0  # RocketMQ's serverChannelMaxIdleTimeSeconds
 UNREAD_BYTES_MAX = 8 << 20  # of replies, before large ones wait: some thirty pulls' worth
 ASKED_MAX = 64  # requests of ours that wait for a response
-TOGETHER_MAX = 1024  # sends that are stored together
 REQUEST_BYTES = 512  # of a request that waits for its reply, about
 
 UNKNOWN = -1  # what `OnRequestEnd` gets for a code that is not served
@@ -74,8 +70,6 @@ class RemotingConnection(asyncio.Protocol):
         waiting: replies that are to come.
         asked: requests of ours by their numbers, with the timers of those who wait.
         calls: that the current read has brought.
-        kept, kept_records: sends of the current read that are to be stored together, and their records.
-        kept_since: when the first of them came, of `time.perf_counter`.
         lane: the compiled lane's part; None without one.
     """
 
@@ -92,9 +86,6 @@ class RemotingConnection(asyncio.Protocol):
         self.paused = self.receiving = self.flush_scheduled = self.spoken = self.ended = False
         self.budget = ConnectionBudget()
         self.uncounted = self.calls = 0
-        self.kept: list[Command] = []
-        self.kept_records: list[Any] = []
-        self.kept_since = 0.0
         self.lane: LaneRequests | None = None
 
     # Called by the transport
@@ -120,14 +111,24 @@ class RemotingConnection(asyncio.Protocol):
             if gathered.add(self, data, partial=self.reader.held > 0):
                 return
             data = gathered.withdraw(self) + data  # without a copy where none waits
-        read_end = server.read_end
-        if read_end is None:
-            self.receive(data)
+        if self.ended:
             return
-        self.calls = 0
-        read_end.begin()
-        self.receive(data)
-        read_end.end(self.calls)
+        read_end, self.calls = server.read_end, 0
+        if read_end is not None:
+            read_end.reading = True
+        self.receiving = True
+        try:
+            if data := self.reader.joined(data) if self.reader.partial else data:
+                if lane is None:
+                    self.take_frames(data)
+                else:
+                    lane.receive(data, asks=lane.likely())
+        except Exception as error:  # noqa: BLE001 - a fault of ours ends this connection alone
+            self.fault(error)
+        self.receiving = False
+        self.flush()
+        if read_end is not None:
+            read_end.end(self.calls)
 
     def eof_received(self) -> None:
         """Handle what came before the peer's end; the transport closes then."""
@@ -135,22 +136,21 @@ class RemotingConnection(asyncio.Protocol):
             self.receive(data)
 
     def receive(self, data: bytes, taken: TakenFrames | None = None) -> None:
-        """Handle what a read has brought; `taken`: what a pass of the lane has taken of it already."""
+        """Handle what a read that has waited brought; `taken`: what a pass of the lane has taken of it."""
         if self.ended:
             return
         self.receiving = True
         try:
             if taken is not None and self.lane is not None:
                 self.lane.receive(self.lane.go_on(data, taken), asks=True)
-            elif data := self.reader.joined(data):
+            elif data := self.reader.joined(data) if self.reader.partial else data:
                 if self.lane is None:
                     self.take_frames(data)
                 else:
                     self.lane.receive(data, asks=self.lane.likely())
         except Exception as error:  # noqa: BLE001 - a fault of ours ends this connection alone
             self.fault(error)
-        finally:
-            self.receiving = False
+        self.receiving = False
         self.flush()
 
     def fault(self, error: Exception) -> None:
@@ -160,16 +160,10 @@ class RemotingConnection(asyncio.Protocol):
 
     def take_frames(self, data: bytes) -> bool:
         """Handle the frames of bytes that begin with one; return False where they are none."""
-        service = self.server.remoting
-        together = None if service is None else service.together
         try:
             for command in self.reader.commands(data):
                 self.spoken = True
                 self.calls += 1
-                if together is not None:
-                    if self.keep(together, command):
-                        continue
-                    self.take_kept(together)
                 if command.flag & RESPONSE:
                     self.answered(command)
                 else:
@@ -181,9 +175,6 @@ class RemotingConnection(asyncio.Protocol):
             )
             self.close()
             return False
-        finally:
-            if together is not None:
-                self.take_kept(together)
 
     def connection_lost(self, error: Exception | None) -> None:
         """Drop what waits, and tell the service."""
@@ -247,38 +238,6 @@ class RemotingConnection(asyncio.Protocol):
         if self.server.on_request_end is not None:
             self.server.on_request_end(code, reply.code, False, time.perf_counter() - began, 1)
 
-    def keep(self, together: TogetherSends, command: Command) -> bool:
-        """Keep a send that can be stored with those behind it; return whether it is one."""
-        began = time.perf_counter()
-        record = together.record(self, command)
-        if record is None:
-            return False
-        if len(self.kept) >= TOGETHER_MAX:
-            self.take_kept(together)
-        if not self.kept:
-            self.kept_since = began
-        self.kept.append(command)
-        self.kept_records.append(record)
-        return True
-
-    def take_kept(self, together: TogetherSends) -> None:
-        """Handle the sends that were kept, each alone where they can't be stored together."""
-        sends, records = self.kept, self.kept_records
-        if not sends:
-            return
-        self.kept, self.kept_records = [], []
-        replies = together.store(sends, records)
-        if not replies:
-            for command in sends:
-                self.take(command)
-            return
-        frames = b"".join(replies)
-        self.out.append(frames)
-        self.budget.responded(len(frames))
-        if self.server.on_request_end is not None:
-            seconds = time.perf_counter() - self.kept_since
-            self.server.on_request_end(sends[0].code, ResponseCode.SUCCESS, False, seconds, len(sends))
-
     def failed(self, code: int, error: Exception) -> Reply:
         """Return the reply to a request that fails; the text of an unexpected error stays here."""
         if not isinstance(error, WhimbrelError):
@@ -307,11 +266,14 @@ class RemotingConnection(asyncio.Protocol):
         """Put a response into the next write."""
         if flag & ONEWAY:
             return
-        size = sum(map(len, reply.body)) if reply.body else 0
-        head = head_of(encode_response(reply.code, opaque, reply.fields, reply.remark), size)
+        body, size = reply.body, 0
+        if body:
+            size = sum(map(len, body))
+        head = head_of(reply.header(opaque), size)
         self.out.append(head)
-        self.out += reply.body
-        self.budget.responded(len(head) + size)
+        if body:
+            self.out += body
+        self.budget.unflushed += len(head) + size
 
     # Requests to the peer
 

@@ -50,7 +50,7 @@ TakenFrames: TypeAlias = tuple[int, bool, int, list[tuple[int, int]], "bytes | R
 
 
 class RemotingLane(Protocol):
-    """What a broker has for its connections (`broker/remoting/lane.py`)."""
+    """What a broker has for its connections (`broker/lane/requests.py`)."""
 
     @property
     def active(self) -> bool:

@@ -21,8 +21,9 @@ from whimbrel.broker.api.session import SessionService
 from whimbrel.broker.consume.filters import compile_filter
 from whimbrel.broker.consume.group_consumption import GroupConsumption
 from whimbrel.broker.consume.plan import ReceiveRequest
-from whimbrel.broker.produce.admission import Admission
+from whimbrel.broker.engine.send import Sends
 from whimbrel.broker.tables.clients import Clients
+from whimbrel.broker.tables.group_creation import GroupCreation
 from whimbrel.broker.tables.groups import GroupTable
 from whimbrel.broker.tables.topics import TopicTable
 from whimbrel.deferred import Deferred
@@ -101,7 +102,9 @@ class Front:
         self.handle = self.receive()
         appender: Any = StoreAppender(self.store)
         host = pack_host("127.0.0.1", 1)
-        sends = SendService(Admission(self.topics, appender, cluster="C", store_host=host, clock=clock))
+        creation = GroupCreation(self.topics, self.groups, master=True, clock=lambda: 0.0)
+        engine = Sends(self.topics, creation, appender, cluster="C", store_host=host, clock=clock)
+        sends = SendService(engine, clock)
         splitting = ReadSplitting(enabled=False, written=lambda: 0)
         receives = ReceiveService(
             self.topics, self.groups, self.consumption, splitting, master=True, clock=clock

@@ -11,7 +11,9 @@ from support.cluster.broker_api import as_messages
 from whimbrel.broker.api.message_codec import delivered
 from whimbrel.broker.api.response_bytes import send_answer
 from whimbrel.broker.api.send import SendService
-from whimbrel.broker.produce.admission import Admission
+from whimbrel.broker.engine.send import Sends
+from whimbrel.broker.tables.group_creation import GroupCreation
+from whimbrel.broker.tables.groups import GroupTable
 from whimbrel.broker.tables.topics import TopicTable
 from whimbrel.deferred import Deferred
 from whimbrel.errors import NotWritable, WhimbrelError
@@ -62,14 +64,16 @@ class Rig:
         for kind in (MessageType.NORMAL, MessageType.FIFO, MessageType.DELAY, MessageType.MIXED):
             self.topics.add(TopicConfig(name=kind.lower(), read_queues=2, write_queues=2).with_type(kind))
         self.appender = FakeAppender()
-        admission = Admission(
+        groups = GroupTable(tmp_path, auto_create=auto_create, clock=lambda: NOW)
+        sends = Sends(
             self.topics,
+            GroupCreation(self.topics, groups, master=True, clock=lambda: 0.0),
             self.appender,  # type: ignore[arg-type]
             cluster="Cluster",
             store_host=pack_host("127.0.0.1", 8091),
             clock=lambda: NOW,
         )
-        self.service = SendService(admission)
+        self.service = SendService(sends, lambda: NOW)
 
     def send(self, *messages: Any, headers: dict[str, str] | None = None) -> Any:
         call = Call("m", "10.0.0.9:5000", headers or {}, None)

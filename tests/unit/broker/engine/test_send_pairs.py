@@ -25,8 +25,10 @@ from support.engine.send_rules import (
     first_turns,
     outcome,
 )
-from support.remoting.handlers import NOW
+from support.remoting.handlers import NOW, send_fields
 from support.store.stores import StoppedClock
+from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as v2
+from whimbrel.pb.apache.rocketmq.v2 import service_pb2 as messaging
 
 HERE = Path(__file__).parent
 
@@ -78,3 +80,18 @@ def test_each_two_rules_broken_at_once(tmp_path: Path, name: str, kind: type[Any
     assert not differing, "\n".join(
         f"{each}\n  was {before.get(each)}\n  is  {found.get(each)}" for each in differing[:10]
     )
+
+
+def test_a_system_topic_is_no_clients_also_after_a_send_that_may_go_there(tmp_path: Path) -> None:
+    """One by the remoting protocol that leaves the queue to the broker makes the topic one that is in use."""
+
+    async def play() -> None:
+        async with in_process(tmp_path) as broker:
+            fields = send_fields("SELF_TEST_TOPIC", e=-1)
+            assert broker.request(310, fields, b"x").code == 0
+            message = V2Case(0).message("M1")
+            message.topic.name = "SELF_TEST_TOPIC"
+            answer = broker.call("SendMessage", messaging.SendMessageRequest(messages=[message]))
+            assert answer.status.code == v2.ILLEGAL_TOPIC
+
+    asyncio.run(play())

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from whimbrel.broker.produce import appender
 from whimbrel.broker.produce.appender import (
     INDEX_DELAY_MAX_S,
     RING_INTERVAL_MIN_S,
@@ -16,6 +17,7 @@ from whimbrel.broker.produce.appender import (
     RecordAppender,
 )
 from whimbrel.errors import FlushTimeout, NoReplica, NotWritable, ReplicaTimeout, Throttled, WhimbrelError
+from whimbrel.store.codec import RecordDraft
 
 
 class Place:
@@ -32,16 +34,32 @@ class FakeLog:
         self.index_left = 0
         self.rests = 0
         self.failed = ""
-        self.unusual = False  # nothing is appended together
         self.mended_with: list[int] = []  # how many sends were answered when `mend` was called
         self.answered: list[WhimbrelError | None] = []
+        self.packed_room, self.now_ms, self.store_time_ms = 1000, 5, 0
+        self.visible: list[Any] = []
+
+    def clock(self) -> int:
+        return self.now_ms
+
+    def store_time(self, now_ms: int) -> int:
+        return self.store_time_ms
+
+    def room_for_packed(self) -> int:
+        return self.packed_room
+
+    def append_packed(self, records: bytes, runs: Sequence[Any], keys: Any, count: int, now_ms: int) -> bool:
+        if len(records) > self.packed_room:
+            return False
+        self.written, self.store_time_ms = self.written + len(records), now_ms
+        return True
+
+    def make_visible(self, runs: Sequence[Any]) -> None:
+        self.visible += runs
 
     def append(self, drafts: Sequence[Any]) -> list[Place]:
         self.written += 100 * len(drafts)
         return [Place(self.written - 100 * left) for left in reversed(range(len(drafts)))]
-
-    def append_each(self, drafts: Sequence[Any]) -> list[Place]:
-        return [] if self.unusual else self.append(drafts)
 
     def end_tick(self) -> bool:
         self.published = self.written
@@ -110,12 +128,29 @@ class FakeLoop:
         self.now = end
 
 
+class Counts:
+    """Counts what is appended, as it is told."""
+
+    def __init__(self) -> None:
+        self.alone: list[tuple[str, int]] = []
+        self.packed: list[tuple[str, Sequence[int], int]] = []
+
+    def appended(self, topic: str, places: Sequence[Any]) -> None:
+        self.alone.append((topic, len(places)))
+
+    def appended_many(self, topic: str, counts: Sequence[int], size: int) -> None:
+        self.packed.append((topic, counts, size))
+
+
 class Rig:
     def __init__(self, **durability: Any) -> None:
         self.log, self.page, self.loop = FakeLog(), FakePage(), FakeLoop()
         self.rings = 0
         self.answers: list[WhimbrelError | None] = []
-        self.appender = Appender(self.log, self.page, Durability(**durability), self.loop, ring=self.ring)
+        self.counts = Counts()
+        self.appender = Appender(
+            self.log, self.page, Durability(**durability), self.loop, ring=self.ring, counted=self.counts
+        )
         self.appender.refusal = ""
         self.ticks = 0
         self.appender.on_tick = self.tick_ended
@@ -127,7 +162,7 @@ class Rig:
         self.rings += 1
 
     def send(self) -> None:
-        place = self.appender.append([object()])[-1]
+        place = self.appender.append([RecordDraft("t", 0, b"", b"", 0, b"", b"")])[-1]
         if self.appender.waits:
             self.appender.when_durable(place.end, self.answers.append)
 
@@ -398,29 +433,51 @@ def test_ticks_go_on_while_the_index_has_more_to_do() -> None:
     assert rig.log.index_left == 0 and not rig.loop.soon
 
 
-class Draft:
-    def __init__(self, topic: str) -> None:
-        self.topic = topic
+PLAN: Any = (b"x" * 300, ["run"], b"", [("t", 3, [2, 1], 300), ("u", 1, [1], 100)], 4)
 
 
-def test_messages_that_are_appended_together_are_counted_by_topic_and_published_once() -> None:
+def test_records_of_the_lane_are_appended_as_others_are() -> None:
     rig = Rig()
-    counted: list[tuple[str, list[int]]] = []
-    rig.appender.on_appended = lambda topic, places: counted.append((topic, [each.end for each in places]))
-    places = rig.appender.append_each([Draft(topic) for topic in "aabba"])
-    assert [place.end for place in places] == [100, 200, 300, 400, 500]
-    assert counted == [("a", [100, 200]), ("b", [300, 400]), ("a", [500])]
+    rig.send()
+    assert rig.appender.room_for_packed() == (100, 1000, 5, 5, None)
+    assert rig.appender.append_packed(PLAN, 5)
+    assert (rig.log.written, rig.log.visible, rig.counts.packed) == (
+        400, ["run"], [("t", [2, 1], 300), ("u", [1], 100)],
+    )  # fmt: skip
+    assert rig.counts.alone == [("t", 1)]
     rig.loop.tick()
-    assert (rig.ticks, rig.log.published) == (1, 500)
+    assert (rig.ticks, rig.log.published) == (1, 400)
 
 
-def test_nothing_is_appended_together_where_the_log_does_not_take_it_or_sends_are_refused() -> None:
+def test_records_of_the_lane_that_do_not_fit_leave_nothing() -> None:
     rig = Rig()
-    rig.appender.on_appended = lambda topic, places: rig.answers.append(None)
-    rig.log.unusual = True
-    assert not rig.appender.append_each([Draft("a")])
-    rig.log.unusual, rig.appender.refusal = False, "this is a slave"
-    with pytest.raises(NotWritable, match="this is a slave"):
-        rig.appender.append_each([Draft("a")])
+    rig.log.packed_room = 299
+    assert not rig.appender.append_packed(PLAN, 5)
     rig.loop.tick()
-    assert not rig.answers and (rig.ticks, rig.log.written) == (0, 0)
+    assert (rig.log.written, rig.log.visible, rig.counts.packed, rig.ticks) == (0, [], [], 0)
+
+
+def test_the_store_time_of_packed_records_does_not_go_back() -> None:
+    rig = Rig()
+    rig.log.store_time_ms = 9
+    assert rig.appender.room_for_packed() == (0, 1000, 9, 5, None)
+
+
+def test_the_lane_appends_nothing_while_a_send_would_be_refused_or_many_wait(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rig = Rig(sync_flush=True)
+    assert rig.appender.room_for_packed() == (0, 1000, 5, 5, WAITING_MAX)
+    rig.send()
+    assert rig.appender.room_for_packed() == (100, 1000, 5, 5, WAITING_MAX - 1)
+    with monkeypatch.context() as patch:
+        patch.setattr(appender, "WAITING_MAX", 1)
+        assert rig.appender.room_for_packed() is None
+    with monkeypatch.context() as patch:
+        patch.setattr(appender, "READ_BYTES_MAX", WAITING_BYTES_MAX + 1)
+        assert rig.appender.room_for_packed() is None
+    with monkeypatch.context() as patch:
+        patch.setattr(rig.log, "packed_room", 0)
+        assert rig.appender.room_for_packed() is None
+    rig.appender.refusal = "this is a slave"
+    assert rig.appender.room_for_packed() is None

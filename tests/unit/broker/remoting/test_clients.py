@@ -11,9 +11,9 @@ import pytest
 from support.remoting.handlers import FakePeer
 from support.remoting.tables import Later, command, json_of, reply_to, tables
 from whimbrel.broker.consume.filters import compile_filter
-from whimbrel.broker.remoting import group_creation
 from whimbrel.broker.remoting.clients import TELL_S, RemotingClientService
-from whimbrel.broker.remoting.group_creation import GroupCreation
+from whimbrel.broker.tables import group_creation
+from whimbrel.broker.tables.group_creation import GroupCreation
 from whimbrel.broker.tables.remoting_clients import RemotingClients
 from whimbrel.errors import BadRequest, IllegalFilter, IllegalGroup, Throttled
 from whimbrel.model.topic import GroupConfig

@@ -8,8 +8,8 @@ import pytest
 from support.remoting.handlers import FakePeer
 from support.remoting.tables import Broker
 from support.store.stores import NOW
-from whimbrel.broker.remoting.group_creation import GroupCreation
 from whimbrel.broker.remoting.positions import RemotingPositions
+from whimbrel.broker.tables.group_creation import GroupCreation
 from whimbrel.rpc.remoting.handlers import Reply
 
 

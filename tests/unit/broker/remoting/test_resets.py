@@ -11,9 +11,9 @@ from support.remoting.tables import Broker
 from support.store.stores import NOW
 from whimbrel.broker.api.receive import ReadSplitting
 from whimbrel.broker.api.table_changes import TableChanges
-from whimbrel.broker.remoting.group_creation import GroupCreation
 from whimbrel.broker.remoting.pulls import Pulls
 from whimbrel.broker.remoting.resets import RemotingResets
+from whimbrel.broker.tables.group_creation import GroupCreation
 from whimbrel.deferred import Deferred
 from whimbrel.rpc.remoting.handlers import Reply
 from whimbrel.store.bulk_source import BulkSource

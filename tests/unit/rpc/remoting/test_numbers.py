@@ -27,13 +27,12 @@ NO_NUMBERS = [
 ]
 # Who makes a number of a text of a request, and not by `Command`: each looks at its digits first.
 READERS = {
+    "broker/engine/send_checks.py": ["number_of"],
     "broker/remoting/client_calls.py": ["place_in"],
     "broker/remoting/groups.py": ["is_served"],
     "broker/remoting/heartbeats.py": ["version_of"],
-    "broker/remoting/plain_sends.py": ["record"],
     "broker/remoting/runtime.py": ["step", "step"],
-    "broker/remoting/send_header.py": ["read_header"] * 7,
-    "broker/remoting/sends.py": ["number_of"],
+    "broker/remoting/send_header.py": ["numbers_of", "read_header"],
 }
 
 
@@ -70,8 +69,9 @@ def calls_of_int(path: Path) -> list[str]:
 
 def test_nobody_else_makes_numbers_of_texts_of_requests() -> None:
     """A new reader goes by `Command.int32` and `int64`, or shows here what it does with wrong texts."""
-    numbers_of_ours = {"traffic_samples.py"}  # none of a request
+    numbers_of_ours = {"traffic_samples.py", "message.py", "sampling.py"}  # none of a text
     paths = [
+        *(SERVICES / "broker" / "engine").glob("*.py"),
         *(SERVICES / "broker" / "remoting").glob("*.py"),
         *(SERVICES / "nameserver").glob("*remoting*.py"),
     ]

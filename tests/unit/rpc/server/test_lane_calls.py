@@ -4,7 +4,7 @@ import asyncio
 import random
 import socket
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -13,6 +13,7 @@ from support.lane.brokers import SERVICE, Client, Side, answers, plain_message, 
 from support.lane.connected import OPTIONS, Rig, run
 from support.lane.logs import lane_or_skip
 from whimbrel.broker.api.response_bytes import varint
+from whimbrel.broker.engine import targets
 from whimbrel.errors import Forbidden
 from whimbrel.pb import Timestamp
 from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as v2
@@ -429,6 +430,27 @@ def test_a_queue_that_is_not_there_is_refused(tmp_path: Path, stub: socket.socke
     run(body)
 
 
+def test_a_pass_knows_its_topics_also_where_more_are_in_use_than_are_kept(
+    tmp_path: Path, stub: socket.socket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(targets, "TARGETS_MAX", 1)
+
+    async def body() -> None:
+        rig = Rig(tmp_path, stub, waits=False)
+        by_lane, before = rig.by_lane, rig.by_lane.calls
+        sends = [
+            rig.client.call(messaging.SendMessageRequest(messages=[plain_message(topic)]).SerializeToString())
+            for topic in ("orders", "one", "orders", "many")
+        ]
+        rig.side.engine.targets.kept.clear()
+        rig.feed(b"".join(sends))
+        assert by_lane.calls == before + 4
+        assert list(rig.codes().values()) == [v2.OK] * 4
+        rig.close()
+
+    run(body)
+
+
 def test_a_refused_group_leaves_the_turns_of_topics_as_they_were(tmp_path: Path, stub: socket.socket) -> None:
     async def body() -> None:
         rig = Rig(tmp_path, stub, waits=False)
@@ -439,7 +461,7 @@ def test_a_refused_group_leaves_the_turns_of_topics_as_they_were(tmp_path: Path,
         head, wrong_head = (9 + int.from_bytes(call[:3], "big") for call in (second, third))
         # One group, whose last call is none for the lane.
         rig.feed(first + second[:head] + third[:wrong_head] + second[head:] + third[wrong_head:])
-        assert rig.side.admission.targets["orders"].turn == 2
+        assert rig.side.engine.targets.kept["orders"].turn == 2
         assert by_lane.calls == 1
         rig.close()
 
@@ -559,10 +581,19 @@ def test_sampled_messages_are_pythons(tmp_path: Path, stub: socket.socket) -> No
     async def body() -> None:
         rig = Rig(tmp_path, stub, waits=False)
         made: list[str] = []
-        rig.side.admission.sample(lambda: made.append("x") or "00-context", 1.0)  # type: ignore[func-returns-value]
+
+        class Traces:
+            def create(self) -> str:
+                made.append("x")
+                return "00-context"
+
+            def appended(self, drafts: Any, places: Any, began_ns: int) -> list[Any]:
+                return []
+
+        rig.side.engine.trace(cast(Any, Traces()), 1.0)
         rig.feed(rig.send())
         assert len(made) == 1
-        rig.side.admission.sample(lambda: made.append("x") or "00-context", 0.0)  # type: ignore[func-returns-value]
+        rig.side.engine.trace(cast(Any, Traces()), 0.0)
         by_lane = rig.by_lane
         before = by_lane.calls
         rig.feed(rig.send())

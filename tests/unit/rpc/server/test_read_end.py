@@ -15,14 +15,14 @@ def run(scene: Coroutine[Any, Any, None]) -> None:
 def test_what_a_read_puts_off_is_done_at_its_end() -> None:
     async def scene() -> None:
         reads, done = ReadEnd(asyncio.get_running_loop()), list[str]()
-        reads.begin()
+        reads.reading = True
         reads.soon(lambda: done.append("first"))
         reads.soon(lambda: done.append("second"))
         await asyncio.sleep(0)
         assert done == []
         reads.end(CALLS_MIN)
         assert done == ["first", "second"]
-        reads.begin()
+        reads.reading = True
         reads.end(CALLS_MIN)
         assert done == ["first", "second"]
 
@@ -33,7 +33,7 @@ def test_behind_a_read_of_few_calls_it_is_the_loops_next_iteration() -> None:
     async def scene() -> None:
         reads, done = ReadEnd(asyncio.get_running_loop()), list[str]()
         for name in ("first", "second"):  # reads of two connections in one iteration
-            reads.begin()
+            reads.reading = True
             reads.soon(partial(done.append, name))
             reads.end(CALLS_MIN - 1)
         assert done == []
@@ -50,7 +50,7 @@ def test_outside_of_a_read_it_is_the_loops_next_iteration() -> None:
         assert done == []
         await asyncio.sleep(0)
         assert done == ["first"]
-        reads.begin()
+        reads.reading = True
         reads.soon(lambda: reads.soon(lambda: done.append("later")))
         reads.end(CALLS_MIN)
         assert done == ["first"]
@@ -72,7 +72,7 @@ def test_reads_that_were_put_off_come_before_what_they_put_off() -> None:
 
         loop.set_exception_handler(lambda _, context: failures.append(context["exception"]))
         reads.before = before
-        reads.begin()
+        reads.reading = True
         reads.soon(lambda: done.append("put off"))
         reads.end(1)
         reads.schedule()  # it is already
@@ -89,7 +89,7 @@ def test_one_that_fails_keeps_no_other_from_being_called() -> None:
         loop = asyncio.get_running_loop()
         reads, done, failures = ReadEnd(loop), list[str](), list[object]()
         loop.set_exception_handler(lambda _, context: failures.append(context["exception"]))
-        reads.begin()
+        reads.reading = True
         reads.soon(lambda: done.append(str(1 // 0)))
         reads.soon(lambda: done.append("second"))
         reads.end(CALLS_MIN)

@@ -2,20 +2,28 @@
 
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
-from whimbrel.broker.api.message_groups import MessageGroups
-from whimbrel.broker.produce.admission import Admission, MessageExtras, SendTarget, born_host_of
+from support.remoting.handlers import StoreAppender
+from whimbrel.broker.api.send import V2_SENDS, SendService
+from whimbrel.broker.engine import send_checks as checks
+from whimbrel.broker.engine.message import MessageExtras, born_host_of
+from whimbrel.broker.engine.send import Elsewhere, Send, Sends
+from whimbrel.broker.engine.targets import SendTarget
 from whimbrel.broker.produce.placement import owner_of_group, queue_of_group
+from whimbrel.broker.tables.group_creation import GroupCreation
+from whimbrel.broker.tables.groups import GroupTable
 from whimbrel.broker.tables.topics import TopicTable
 from whimbrel.deferred import Deferred
 from whimbrel.errors import BadRequest, QueueNotFound
 from whimbrel.model.topic import MessageType, TopicConfig
+from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as v2
 from whimbrel.pb.apache.rocketmq.v2 import service_pb2 as messaging
 from whimbrel.rpc.server.forwarder import TO_OWNER, Hop, Target
 from whimbrel.rpc.server.handlers import Call
+from whimbrel.store.codec import RecordDraft
 
 TOPIC = TopicConfig(name="t", read_queues=4, write_queues=4).with_type(MessageType.FIFO)
 
@@ -38,20 +46,41 @@ class Forwards:
 class Rig:
     def __init__(self, tmp_path: Path, others: dict[str, int]) -> None:
         topics = TopicTable(tmp_path, cluster="c", broker_name="b", auto_create=False, clock=lambda: 1)
-        admission = Admission(topics, None, cluster="c", store_host=bytes(8), clock=lambda: 1)  # type: ignore[arg-type]
-        sharing: Any = SimpleNamespace(
+        topics.put(TOPIC)
+        groups = GroupTable(tmp_path, auto_create=False, clock=lambda: 1)
+        self.sharing: Any = SimpleNamespace(
             name="b", others={"t": others} if others else {}, address=lambda name: f"{name}:1"
+        )
+        self.sends = Sends(
+            topics,
+            GroupCreation(topics, groups, master=True, clock=lambda: 0.0),
+            StoreAppender(None),
+            cluster="c",
+            store_host=bytes(8),
+            clock=lambda: 1,
+            sharing=cast(Any, self.sharing),
         )
         self.forwards = Forwards()
         forwarder: Any = self.forwards
-        self.groups = MessageGroups(sharing, admission, forwarder)
-        self.draft = SimpleNamespace(born_host=b"")
+        self.service = SendService(self.sends, lambda: 1, owners=self.sharing, forwarder=forwarder)
+        self.draft = RecordDraft("t", 0, b"", b"", 0, b"", b"")
 
-    def place(self, *names: str, kind: MessageType = MessageType.FIFO, **headers: str) -> Any:
-        call = Call("m", "10.0.0.1:5", {name.replace("_", "-"): text for name, text in headers.items()}, None)
-        extras = [MessageExtras(kind=kind, message_group=name) for name in names]
-        drafts: Any = [self.draft]
-        return self.groups.place(call, messaging.SendMessageRequest(), SendTarget(TOPIC), extras, drafts)
+    def place(
+        self,
+        *names: str,
+        kind: MessageType = MessageType.FIFO,
+        target: SendTarget | None = None,
+        queue: int = -1,
+        handed_on: bytes | None = None,
+    ) -> Any:
+        """Return the queue here, whose it is else, or None where nothing was looked up."""
+        send = Send(V2_SENDS, "t", [], b"", queue=queue)
+        send.target, send.drafts, send.handed_on = target or SendTarget(TOPIC), [self.draft], handed_on
+        send.special = [(MessageExtras(kind=kind, message_group=name), b"") for name in names]
+        checks.HERE.run(self.sends, send)
+        if send.handed_on is not None:
+            checks.QUEUE.run(self.sends, send)
+        return send.elsewhere or (None if send.queue_id < 0 else send.queue_id)
 
 
 def test_a_topic_of_one_broker_needs_no_look_up(tmp_path: Path) -> None:
@@ -70,11 +99,21 @@ def test_groups_go_to_their_owner_and_the_others_stay(tmp_path: Path) -> None:
         if owner == "b":
             assert found == queue_id
         else:
-            how = rig.forwards.asked.pop()
-            assert isinstance(found, Deferred)
-            assert how["target"] == Target(owner, f"{owner}:1")
-            assert how["headers"] == (("whimbrel-queue-id", str(queue_id)),)
-    assert not rig.forwards.asked
+            assert found == Elsewhere(owner, queue_id)
+
+
+def test_a_request_goes_to_the_owner_of_its_group(tmp_path: Path) -> None:
+    rig = Rig(tmp_path, {"a": 400})
+    owner, queue_id = owner_of_group("g", {"a": 400, "b": 4})
+    message = v2.Message(body=b"x")
+    message.topic.name = "t"
+    message.system_properties.message_id, message.system_properties.message_group = "id", "g"
+    call = Call("m", "10.0.0.1:5", {}, None)
+    found = rig.service.send(call, messaging.SendMessageRequest(messages=[message]))
+    (how,) = rig.forwards.asked
+    assert isinstance(found, Deferred) and owner == "a"
+    assert how["target"] == Target(owner, f"{owner}:1")
+    assert how["headers"] == (("whimbrel-queue-id", str(queue_id)),)
 
 
 def test_the_index_runs_over_the_queues_of_all_brokers_by_name() -> None:
@@ -86,11 +125,11 @@ def test_the_index_runs_over_the_queues_of_all_brokers_by_name() -> None:
 
 def test_what_was_handed_on_is_not_handed_on_again(tmp_path: Path) -> None:
     rig = Rig(tmp_path, {"a": 400})
-    hop: dict[str, Any] = {"whimbrel_hops": "owner", "x_whimbrel_client_peer": "10.9.9.9:77"}
-    assert rig.place("g", whimbrel_queue_id="3", **hop) == 3
-    assert rig.draft.born_host == born_host_of("10.9.9.9:77")
+    there = born_host_of("10.9.9.9:77")
+    assert rig.place("g", queue=3, handed_on=there) == 3
+    assert rig.draft.born_host == there
     with pytest.raises(QueueNotFound):
-        rig.place("g", whimbrel_queue_id="4", **hop)
+        rig.place("g", queue=4, handed_on=there)
 
 
 def test_several_groups_are_refused(tmp_path: Path) -> None:
@@ -100,9 +139,7 @@ def test_several_groups_are_refused(tmp_path: Path) -> None:
 
 def test_without_any_writable_queue_the_broker_itself_says_so(tmp_path: Path) -> None:
     rig = Rig(tmp_path, {"a": 0})
-    call = Call("m", "p:1", {}, None)
     read_only = SendTarget(
         TopicConfig(name="t", read_queues=4, write_queues=4, permission=TOPIC.permission & 4)
     )
-    extras = [MessageExtras(kind=MessageType.FIFO, message_group="g")]
-    assert rig.groups.place(call, messaging.SendMessageRequest(), read_only, extras, []) is None
+    assert rig.place("g", target=read_only) is None

@@ -1,39 +1,32 @@
 """Plain sends of the remoting protocol by the compiled lane: the side of `rpc/server/remoting_lane.py` here.
 
     bytes of a read ──► RemoteSends.take ──► plan: records, entries, keys, answers     nothing is written
-    plan            ──► MasterStore.append_packed ──► make_visible ──► tick            or dropped, for Python
+    plan            ──► Sends.append_packed                                            or dropped, for Python
     answers         ──► sent at once, or parked until the log is durable
 
-It shares with the sends by gRPC (`api/broker_lane.py`) what a pass must know of the log, when there is none,
+It shares with the sends by gRPC (`lane/calls.py`) what a pass must know of the log, when there is none,
 and what is parked: answers of both stand in the order of the log. Headers of other requests it reads as well
 (`command`), those of pulls with all that they ask for. What is plain is decided by `remote.rs` in
 `native/core`; what it must know of topics it asks (`find`), once a pass for each.
 
 With tracing on, messages with a trace context are Python's, and those that are sampled; both count down
-`Admission.unsampled`.
+`Sampler.unsampled`.
 """
 
 import time
 from collections.abc import Sequence
 from typing import Any, Final
 
-from whimbrel.broker.api.broker_lane import BrokerLane
 from whimbrel.broker.consume.filters import FILTER_CHARS_MAX
 from whimbrel.broker.consume.raw_pull import BYTES_MAX
-from whimbrel.broker.produce.admission import SendTarget, born_host_of
+from whimbrel.broker.engine.message import NOT_PLAIN, born_host_of
+from whimbrel.broker.engine.policy import SendPolicy
+from whimbrel.broker.lane.calls import BrokerLane
 from whimbrel.broker.remoting.pull_header import SUSPEND_MS_MAX, PullHeader, ReadPull
-from whimbrel.broker.remoting.sends import (
-    BATCH_MESSAGES_MAX,
-    NOT_PLAIN,
-    NOT_SENT_TO,
-    RAW_TRACED,
-    REGION,
-    Sends,
-)
+from whimbrel.broker.remoting.sends import REGION
 from whimbrel.deferred import Deferred
 from whimbrel.errors import WhimbrelError
-from whimbrel.model.limits import BODY_BYTES_MAX, TIME_MS_MAX
-from whimbrel.model.names import RETRY_PREFIX, SYSTEM_TOPIC_PREFIX
+from whimbrel.model.trace import CONTEXT_PROPERTY, FALLBACK_PROPERTY
 from whimbrel.rpc.remoting.codes import ResponseCode
 from whimbrel.rpc.remoting.command import NO_FIELDS, Command
 from whimbrel.rpc.remoting.frames import FRAME_BYTES_MAX, HEAD_BYTES, HEADER_BYTES_MAX, decode_frame
@@ -41,13 +34,13 @@ from whimbrel.rpc.remoting.handlers import Reply
 from whimbrel.rpc.remoting.json_header import encode_response, language_of
 from whimbrel.rpc.server.lane_calls import LaneFault
 from whimbrel.rpc.server.remoting_lane import LaneRequests, RemotingAnswers, TakenFrames
-from whimbrel.store.codec import PROPERTIES_BYTES_MAX
 from whimbrel.store.consumequeue import ConsumeQueue
 
 __all__ = ["RemotingSendLane"]
 
 LIMITS: Final = (FRAME_BYTES_MAX, HEADER_BYTES_MAX)
 PULL_BOUNDS: Final = (BYTES_MAX, SUSPEND_MS_MAX, FILTER_CHARS_MAX)
+TRACED: Final = (CONTEXT_PROPERTY.encode(), FALLBACK_PROPERTY.encode())
 PULL_BEGINS: Final = (b'{"code":11,', b'{"code":361,')  # of the headers of nearly all clients
 
 
@@ -56,16 +49,14 @@ class RemotingSendLane:
 
     Attributes:
         calls: that the lane has done since the start.
-        found: what sends to the topics of this pass need to know.
     """
 
-    def __init__(self, lane: BrokerLane, sends: Sends) -> None:
-        """Take what sends by gRPC have, and the handler of what is not plain."""
-        self.lane, self.sends = lane, sends
-        self.passes, self.store, self.admission = lane.passes, lane.store, lane.admission
+    def __init__(self, lane: BrokerLane) -> None:
+        """Take what sends by gRPC have."""
+        self.lane, self.sends = lane, lane.sends
+        self.passes, self.store = lane.passes, lane.store
         self.policy: Any = None
-        self.policy_of: tuple[bytes, bool] | None = None
-        self.found: dict[str, SendTarget] = {}
+        self.policy_of: SendPolicy | None = None
         self.calls = 0
 
     # For `LaneRequests`
@@ -106,11 +97,10 @@ class RemotingSendLane:
             LaneFault: it has panicked, and nothing was done.
         """
         lane = self.passes.lane
-        log, now_ms = self.lane.log_end()
+        log = self.sends.room_for_packed()
         if log is None:
             return None
         began, failures = time.perf_counter(), lane.failures
-        self.found.clear()
         taken: list[TakenFrames] = []
         wanted = [(data, born_host_of(each.peer)) for each, data in reads]
         plan = self.passes.run(self.current_policy().take, wanted, log, self, taken)
@@ -118,28 +108,15 @@ class RemotingSendLane:
             raise LaneFault(len(taken), lane.why)
         if plan is None:
             return taken
-        records, runs, keys, topics, messages = plan
-        if not self.store.append_packed(records, runs, keys, messages, now_ms):
+        if not self.sends.append_packed(plan, log[2]):
             return None
-        self.appended(topics, messages)
-        self.store.make_visible(runs)
-        self.lane.appender.note_appended()
+        lane.messages += plan[-1]
         codes = [code for one in taken for code in one[3]]
         count = sum(number for _, number in codes)
         self.calls += count
         if log[4] is None:
             self.tell(codes, (time.perf_counter() - began) / count, deferred=False)
         return taken
-
-    def appended(self, topics: Sequence[tuple[str, int, list[int], int]], messages: int) -> None:
-        """Take note of what a pass has appended."""
-        for name, turn, counts, size in topics:
-            self.found[name].turn = turn
-            if self.lane.on_appended is not None:
-                self.lane.on_appended(name, counts, size)
-        if self.sends.traces is not None and self.admission.create_context is not None:
-            self.admission.unsampled -= messages
-        self.passes.lane.messages += messages
 
     def tell(self, codes: Sequence[tuple[int, int]], seconds: float, *, deferred: bool) -> None:
         """Count requests that took so long each."""
@@ -150,21 +127,21 @@ class RemotingSendLane:
 
     def current_policy(self) -> Any:
         """Return the compiled policy, made anew where what it is made of has changed."""
-        made_of = self.admission.store_host, self.sends.traces is not None
-        if self.policy is None or self.policy_of != made_of:
+        policy = self.sends.policy
+        if self.policy_of is not policy:
             assert self.lane.native is not None
-            self.policy_of = made_of
+            self.policy_of = policy
             self.policy = self.lane.native.RemoteSends(
                 frame_max=FRAME_BYTES_MAX,
                 header_max=HEADER_BYTES_MAX,
-                cluster=self.sends.cluster,
-                store_host=made_of[0],
+                cluster=policy.cluster,
+                store_host=policy.store_host,
                 special=sorted(NOT_PLAIN),
-                traced=list(RAW_TRACED) if made_of[1] else [],
-                body_max=BODY_BYTES_MAX,
-                text_max=PROPERTIES_BYTES_MAX,
-                time_max_ms=TIME_MS_MAX,
-                messages_max=BATCH_MESSAGES_MAX,
+                traced=list(TRACED) if policy.traced else [],
+                body_max=policy.body_bytes_max,
+                text_max=policy.text_bytes_max,
+                time_max_ms=policy.time_ms_max,
+                messages_max=policy.batch_messages_max,
                 answer=answer_parts(),
                 indexed=self.store.options.index_enabled,
                 index_tags=self.store.options.index_tags,
@@ -177,12 +154,10 @@ class RemotingSendLane:
     def find(self, name: str) -> tuple[int, int, int, dict[int, ConsumeQueue]] | None:
         """Return how many queues of a topic sends may name, how many take turns, whose was the last, and the
         queues that are there, by their numbers; None for Python's."""
-        topic = self.sends.topics.rows.get(name)
-        if topic is None or topic.drained or topic.answer_copies is not None:
+        target = self.sends.targets.opened(name)
+        if target is None:
             return None
-        if name in NOT_SENT_TO or name.startswith((RETRY_PREFIX, SYSTEM_TOPIC_PREFIX)):
-            return None
-        target = self.found[name] = self.admission.target_of(topic.name, topic)
+        topic = target.topic
         queues = max(topic.write_queues, topic.read_queues)
         return queues, topic.write_queues, target.turn, self.store.queues.by_topic.get(name, {})
 

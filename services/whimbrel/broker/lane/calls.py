@@ -1,49 +1,46 @@
 """Plain sends and acknowledgements by the compiled lane: the broker's side of `rpc/server/lane_calls.py`.
 
     bytes of a read ──► PlainCalls.take ──► plan: records, entries, keys, answers     nothing is written
-    plan            ──► MasterStore.append_packed ──► make_visible ──► tick           or dropped, for Python
+    plan            ──► Sends.append_packed                                           or dropped, for Python
     answers         ──► sent at once, or parked until the log is durable (`Appender.parked`)
 
     bytes of a read ──► PlainCalls.take ──► offsets that are done, answers            nothing is written
     offsets         ──► LaneAcks.settle                                               or dropped, for Python
     answers         ──► sent at once, or parked until a majority has that (`StateQuorum.parked`)
 
-A pass for sends is given a policy (what `produce/admission.py` allows, and what it writes into each record),
-where the log and the queues end, and how much room there is. No sends are taken while something is out of
-the ordinary: no writes are taken, the disk is full, the log has failed, records are sealed, too many sends
-wait. So each error comes from Python, from the same bytes.
+It only proves that calls are plain: what is not stays as it was, and each error comes from the engine, for
+the same bytes. A pass for sends is given the engine's policy, made anew with each generation of it, and how
+much room there is (`Sends.room_for_packed`); none where something is out of the ordinary. What it has made it
+has the engine append (`Sends.append_packed`).
 
 What the lane must know of topics it asks (`find`, `queue`), once a pass for each. The client of a call must
 be one that Python knows (`tables/clients.py`): its first call is Python's.
 
 Traces: while tracing is on, messages with a trace context are Python's, and so is each message that is
-sampled; both count down `Admission.unsampled`.
+sampled; both count down `Sampler.unsampled`.
 """
 
 import time
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from whimbrel.broker.api.parked_answers import AcksQuorum, OnCalls, ParkedAnswers
 from whimbrel.broker.api.response_bytes import OK_FIELD, OK_FIELD_3
-from whimbrel.broker.consume.lane_acks import LaneAcks
 from whimbrel.broker.consume.lease_codec import OFFSET_MAX, QUEUE_ID_MAX
 from whimbrel.broker.consume.receipts import RECEIPT_CHARS_MAX, handle_begin
-from whimbrel.broker.produce.admission import Admission, born_host_of
-from whimbrel.broker.produce.appender import WAITING_BYTES_MAX, WAITING_MAX, Appender
+from whimbrel.broker.engine.message import born_host_of
+from whimbrel.broker.engine.policy import SendPolicy
+from whimbrel.broker.engine.send import Sends
+from whimbrel.broker.lane.acks import LaneAcks
+from whimbrel.broker.lane.parked_answers import AcksQuorum, OnCalls, ParkedAnswers
+from whimbrel.broker.produce.appender import Appender
 from whimbrel.broker.tables.clients import Clients
 from whimbrel.deferred import Deferred
 from whimbrel.errors import WhimbrelError
 from whimbrel.model.limits import (
     ACK_ENTRIES_MAX,
     ATTEMPT_MAX,
-    BODY_BYTES_MAX,
-    PROPERTIES_COUNT_MAX,
-    PROPERTY_BYTES_MAX,
-    SEND_MESSAGES_MAX,
-    TIME_MS_MAX,
 )
-from whimbrel.model.names import RESERVED_PROPERTY_KEYS
+from whimbrel.model.properties import BORN_TIMESTAMP, CLUSTER
 from whimbrel.model.trace import FALLBACK_PROPERTY
 from whimbrel.model.wire import CLIENT_ID_HEADER, MESSAGING_SERVICE, QUEUE_HEADER
 from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as v2
@@ -55,7 +52,6 @@ from whimbrel.rpc.server.handlers import Encoded
 from whimbrel.rpc.server.lane_calls import LaneAnswers, LaneCalls, LaneFault, LanePass, TakenRead
 from whimbrel.rpc.server.request_limits import SEND_ENTRIES_MAX
 from whimbrel.rpc.server.responses import OK, status_of
-from whimbrel.store.codec import PROPERTIES_BYTES_MAX
 from whimbrel.store.consumequeue import ConsumeQueue
 from whimbrel.store.lane_passes import LanePasses
 from whimbrel.store.master_store import MasterStore
@@ -66,10 +62,6 @@ SEND: Final = "SendMessage"
 ACK: Final = "AckMessage"
 SEND_PATH: Final = f"/{MESSAGING_SERVICE}/{SEND}"
 ACK_PATH: Final = f"/{MESSAGING_SERVICE}/{ACK}"
-# A read has no more; near the bound of what may wait, Python looks at each send.
-READ_BYTES_MAX: Final = 4 << 20
-
-OnAppended = Callable[[str, Sequence[int], int], None]
 
 
 class BrokerLane:
@@ -85,16 +77,14 @@ class BrokerLane:
         self,
         passes: LanePasses,
         store: MasterStore,
-        admission: Admission,
+        sends: Sends,
         appender: Appender,
         clients: Clients,
         acks: LaneAcks,
         *,
         broker_name: str,
         size_bounds: Sequence[float] = (),
-        on_appended: OnAppended | None = None,
         on_calls: OnCalls | None = None,
-        sends_wait: Callable[[], bool] = lambda: False,
         acks_wait_for: AcksQuorum | None = None,
         not_serving: Callable[[], str] = str,
     ) -> None:
@@ -102,27 +92,24 @@ class BrokerLane:
 
         Args:
             passes: run the lane's calls; the lane must be active.
-            store, admission, appender, clients, acks: of the broker.
+            store, sends, appender, clients, acks: of the broker.
             broker_name: in the receipt handles of this broker.
             size_bounds: of the histogram of record sizes.
-            on_appended: called with each topic's records, counted by these bounds, and all their bytes.
             on_calls: called with the calls of each pass, when they are answered.
-            sends_wait: whether answers of sends wait for more than the log just now: then Python takes them.
             acks_wait_for: who must store acknowledgements before they are answered; None: nobody else.
             not_serving: returns why acknowledgements are not taken yet, "" once they are.
         """
-        self.sends_wait = sends_wait
-        self.passes, self.store, self.admission, self.appender = passes, store, admission, appender
+        self.passes, self.store, self.sends, self.appender = passes, store, sends, appender
         self.clients, self.size_bounds = clients, [int(bound) for bound in size_bounds]
         self.acks, self.handle_begin = acks, handle_begin(broker_name).encode()
-        self.on_appended, self.on_calls = on_appended, on_calls
+        self.on_calls = on_calls
         self.native = passes.lane.native
         assert self.native is not None
         self.acks_wait_for, self.not_serving = acks_wait_for, not_serving
         self.sends_parked = self.kept(SEND_PATH)
         self.acks_parked = self.kept(ACK_PATH)
         self.policy: Any = None
-        self.policy_of: tuple[bytes, bool] | None = None
+        self.policy_of: SendPolicy | None = None
         self.calls = 0
         appender.parked = self.sends_parked
         if acks_wait_for is not None:
@@ -175,7 +162,7 @@ class BrokerLane:
             )
             for calls, data in reads
         ]
-        log, now_ms = self.log_end()
+        log = self.sends.room_for_packed()
         self.acks.begin()
         began = time.perf_counter()
         taken: list[TakenRead] = []
@@ -186,13 +173,11 @@ class BrokerLane:
             raise LaneFault(len(taken), self.passes.lane.why)
         stored, offsets = done
         if stored is not None:
-            records, runs, keys, topics, messages = stored
-            if not self.store.append_packed(records, runs, keys, messages, now_ms):
+            assert log is not None
+            if not self.sends.append_packed(stored, log[2]):
                 self.undo(reads)
                 return None
-            self.appended(topics, messages)
-            self.store.make_visible(runs)
-            self.appender.note_appended()
+            self.passes.lane.messages += stored[-1]
             self.took(reads, taken, SEND, began)
             return LanePass(SEND_PATH, taken)
         if offsets is not None:
@@ -229,48 +214,6 @@ class BrokerLane:
         if count and self.on_calls is not None:
             self.on_calls(method, OK.code, False, (time.perf_counter() - began) / count, count)
 
-    def log_end(self) -> tuple[tuple[int, int, int, int, int | None, int] | None, int]:
-        """Return what a pass must know of the log, None where sends are Python's now; and the store time."""
-        store = self.store
-        room = store.room_for_packed()
-        left = self.parks_left()
-        born_ms = now_ms = store.clock()
-        if now_ms < store.store_time_ms:
-            now_ms = store.store_time(now_ms)
-        if not room or left == 0 or self.sends_wait():
-            return None, now_ms
-        return (store.written, room, now_ms, born_ms, left, self.unsampled), now_ms
-
-    def appended(self, topics: Sequence[tuple[str, int, list[int], int]], messages: int) -> None:
-        """Take note of what a pass has appended."""
-        admission = self.admission
-        for name, turn, counts, size in topics:
-            admission.targets[name].turn = turn
-            if self.on_appended is not None:
-                self.on_appended(name, counts, size)
-        if admission.create_context is not None:
-            admission.unsampled -= messages
-        self.passes.lane.messages += messages
-
-    @property
-    def unsampled(self) -> int:
-        """How many messages may pass before one that is sampled."""
-        admission = self.admission
-        return 1 << 62 if admission.create_context is None else admission.unsampled
-
-    def parks_left(self) -> int | None:
-        """Return how many calls may be parked; None where none is; 0 where Python has to look."""
-        appender = self.appender
-        try:
-            appender.check_writable()
-        except WhimbrelError:
-            return 0
-        if not appender.waits:
-            return None
-        if appender.waiting_bytes > WAITING_BYTES_MAX - READ_BYTES_MAX:
-            return 0
-        return WAITING_MAX - appender.waiting_count
-
     def acks_left(self) -> int | None:
         """Return how many acknowledgements may be parked; None where none is; 0 where Python has to look."""
         if self.acks_wait_for is None:
@@ -279,24 +222,23 @@ class BrokerLane:
 
     def current_policy(self) -> Any:
         """Return the compiled policy, made anew where what it is made of has changed."""
-        admission = self.admission
-        made_of = admission.store_host, admission.create_context is not None
-        if self.policy is None or self.policy_of != made_of:
+        policy = self.sends.policy
+        if self.policy_of is not policy:
             assert self.native is not None
-            self.policy_of = made_of
+            self.policy_of = policy
             self.policy = self.native.PlainCalls(
-                after_id=admission.after_id.encode(),
-                store_host=admission.store_host,
-                reserved=[name.encode() for name in RESERVED_PROPERTY_KEYS],
+                after_id=f"\x02{CLUSTER}\x01{policy.cluster}\x02{BORN_TIMESTAMP}\x01".encode(),
+                store_host=policy.store_host,
+                reserved=[name.encode() for name in policy.reserved],
                 fallback=FALLBACK_PROPERTY.encode(),
-                tracing=made_of[1],
+                tracing=policy.traced,
                 ok=OK_FIELD,
-                body_max=BODY_BYTES_MAX,
-                properties_max=PROPERTIES_COUNT_MAX,
-                weight_max=PROPERTY_BYTES_MAX,
-                text_max=PROPERTIES_BYTES_MAX,
-                time_max_ms=TIME_MS_MAX,
-                messages_max=SEND_MESSAGES_MAX,
+                body_max=policy.body_bytes_max,
+                properties_max=policy.users_max,
+                weight_max=policy.weight_max,
+                text_max=policy.text_bytes_max,
+                time_max_ms=policy.time_ms_max,
+                messages_max=policy.messages_max,
                 entries_max=SEND_ENTRIES_MAX,
                 send_path=SEND_PATH.encode(),
                 ack_path=ACK_PATH.encode(),
@@ -322,8 +264,8 @@ class BrokerLane:
     def find(self, name: str) -> tuple[int, int, int, dict[int, ConsumeQueue]] | None:
         """Return how many queues of a topic sends may name, how many take turns, whose was the last, and the
         queues that are there, by their numbers; None for Python's."""
-        target = self.admission.target(name)
-        if target is None or not target.plain or not target.queues:
+        target = self.sends.targets.plain(name)
+        if target is None:
             return None
         return target.queues, target.queues, target.turn, self.store.queues.by_topic.get(name, {})
 

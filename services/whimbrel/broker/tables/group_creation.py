@@ -63,6 +63,22 @@ class GroupCreation:
         self.topics.put(made.with_drained(drained=self.topics.drained > 0))
         return True
 
+    def group_topic(self, name: str, queues: int, check_writable: Callable[[], None]) -> TopicConfig:
+        """Return a topic of a group's own, of redeliveries or dead letters; it is made where there is none.
+
+        Args:
+            name: of the topic.
+            queues: of one that is made, at least 1.
+            check_writable: raises why this broker takes no writes, before anything is made.
+        """
+        found = self.topics.rows.get(name)
+        if found is None:
+            check_writable()
+            self.topics.check_room()
+            found = TopicConfig(name=name, read_queues=max(queues, 1), write_queues=max(queues, 1))
+            self.topics.put(found)
+        return found
+
     def take_turn(self, what: str) -> None:
         """Count something that a client makes, `group g` for instance.
 

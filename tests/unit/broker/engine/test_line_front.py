@@ -1,0 +1,256 @@
+"""The engine by a third front (`support/engine/line_front.py`), a line protocol over a socket.
+
+What clients see of messages does not depend on the protocol that they come by, so what `docs/checklist.md`
+says of it holds here, too: as far as the verbs go that the engine has.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.engine.in_process import InProcess, in_process
+from support.engine.line_front import LineFront
+from support.remoting.handlers import NOW
+from support.store.stores import StoppedClock
+from whimbrel.model.recall import RecallHandle
+from whimbrel.model.topic import MessageType
+from whimbrel.store.codec import decode_record
+
+ANSWER_S = 10.0
+
+
+class Lines:
+    """A client of the front."""
+
+    def __init__(self, broker: InProcess, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.broker, self.reader, self.writer = broker, reader, writer
+        self.asked = 0
+        self.answers: dict[int, str] = {}
+
+    def start(self, line: str) -> int:
+        """Send a line; return its number."""
+        self.asked += 1
+        self.writer.write(f"{line}\n".encode())
+        return self.asked
+
+    async def answer(self, number: int) -> str:
+        """Return the answer to a line."""
+        while number not in self.answers:
+            line = await asyncio.wait_for(self.reader.readline(), ANSWER_S)
+            at, _, text = line.decode().rstrip("\n").partition(" ")
+            self.answers[int(at)] = text
+        return self.answers.pop(number)
+
+    async def ask(self, line: str) -> str:
+        """Send a line; return its answer."""
+        return await self.answer(self.start(line))
+
+    def stored(self, topic: str) -> list[tuple[int, bytes, dict[str, str]]]:
+        """Return queue, body and properties of a topic's messages."""
+        store = self.broker.role.store
+        store.end_tick()
+        found = []
+        for queue_id in range(8):
+            low, high = store.queue_range(topic, queue_id)
+            for place, size, _ in store.queue_units(topic, queue_id, low, high - low):
+                one = decode_record(store.read(place, size))
+                found.append((queue_id, one.body, one.properties))
+        return found
+
+
+def talk(root: Path, body: Callable[[Lines], Awaitable[None]], **options: Any) -> None:
+    """Start a broker and its third front, and talk to it."""
+
+    async def run() -> None:
+        async with in_process(root, machine=StoppedClock(NOW), **options) as broker:
+            role = broker.role
+            front = await asyncio.get_running_loop().create_server(
+                lambda: LineFront(role.sends, role.recalls.recalls, role.ends), "127.0.0.1", 0
+            )
+            async with front:
+                reader, writer = await asyncio.open_connection(*front.sockets[0].getsockname())
+                for kind in MessageType:
+                    made = broker.topic(kind.lower(), queues=4)
+                    broker.context.topics.put(made.with_type(kind))
+                await body(Lines(broker, reader, writer))
+                writer.close()
+
+    asyncio.run(run())
+
+
+def test_a_message_is_stored_where_the_answer_says(tmp_path: Path) -> None:
+    async def body(lines: Lines) -> None:
+        said = await lines.ask("SEND normal queue=2 id=m1 tag=A key=k1 key=k2 color=red hello world")
+        assert said == "OK 2 0 m1"
+        properties = {
+            "UNIQ_KEY": "m1",
+            "TAGS": "A",
+            "KEYS": "k1 k2",
+            "color": "red",
+            "CLUSTER": "DefaultCluster",
+        }
+        assert lines.stored("normal") == [(2, b"hello world", properties)]
+
+    talk(tmp_path, body)
+
+
+def test_an_answer_waits_for_the_disk(tmp_path: Path) -> None:
+    async def body(lines: Lines) -> None:
+        numbers = [lines.start(f"SEND normal id=m{n} x") for n in range(20)]
+        said = [await lines.answer(number) for number in numbers]
+        assert all(one.startswith("OK ") for one in said)
+        assert lines.broker.role.store.flushed >= lines.broker.role.store.written
+
+    talk(tmp_path, body, flush="sync")
+
+
+def test_a_group_has_one_queue_with_offsets_that_follow_each_other(tmp_path: Path) -> None:
+    """Checklist 2: and its name in each record."""
+
+    async def body(lines: Lines) -> None:
+        said = [await lines.ask(f"SEND fifo group=order-1 queue=3 id=m{n} x") for n in range(4)]
+        queues = {one.split()[1] for one in said}
+        assert [one.split()[2] for one in said] == ["0", "1", "2", "3"] and len(queues) == 1
+        assert [one[2]["__SHARDINGKEY"] for one in lines.stored("fifo")] == ["order-1"] * 4
+
+    talk(tmp_path, body)
+
+
+def test_a_time_that_is_past_is_no_delay(tmp_path: Path) -> None:
+    """Checklist 24: and there is no handle."""
+
+    async def body(lines: Lines) -> None:
+        for time_ms in (0, NOW - 1, NOW):
+            said = await lines.ask(f"SEND delay deliver={time_ms} id=m x")
+            assert len(said.split()) == 4
+        assert len(lines.stored("delay")) == 3 and not lines.stored("rmq_sys_wheel_timer")
+
+    talk(tmp_path, body)
+
+
+def test_a_time_is_at_most_a_day_ahead(tmp_path: Path) -> None:
+    """Checklist 25."""
+
+    async def body(lines: Lines) -> None:
+        day = 24 * 3_600_000
+        assert (await lines.ask(f"SEND delay deliver={NOW + day} id=m x")).startswith("OK ")
+        assert (await lines.ask(f"SEND delay deliver={NOW + day + 1} id=m x")).startswith(
+            "ERROR ILLEGAL_DELIVERY_TIME "
+        )
+
+    talk(tmp_path, body)
+
+
+def test_a_handle_names_what_waits_and_recalls_it(tmp_path: Path) -> None:
+    """Checklist 36 and 38."""
+
+    async def body(lines: Lines) -> None:
+        said = await lines.ask(f"SEND delay deliver={NOW + 60_000} id=m1 x")
+        *_, id_, handle = said.split()
+        named = RecallHandle.decode(handle)
+        assert (id_, named.topic, named.broker_name, named.message_id) == ("m1", "delay", "broker-a", "m1")
+        for _ in range(2):
+            assert await lines.ask(f"RECALL delay {handle}") == "OK m1"
+        assert (await lines.ask(f"RECALL mixed {handle}")).startswith("ERROR MALFORMED_REQUEST ")
+        assert (await lines.ask("RECALL delay nothing")).startswith("ERROR MALFORMED_REQUEST ")
+        other = RecallHandle(topic="delay", broker_name="b", time_ms=NOW, message_id="m1").encode()
+        assert await lines.ask(f"RECALL delay {other}") == "ELSEWHERE b -1"
+
+    talk(tmp_path, body)
+
+
+@pytest.mark.parametrize("how", ["commit", "rollback"])
+def test_a_half_is_seen_once_it_is_committed_and_never_otherwise(tmp_path: Path, how: str) -> None:
+    """Checklist 40 to 43."""
+
+    async def body(lines: Lines) -> None:
+        said = await lines.ask("SEND transaction transaction=yes id=m1 x")
+        *_, id_, handle = said.split()
+        assert (id_, handle) == ("m1", "m1") and not lines.stored("transaction")
+        for _ in range(2):
+            assert await lines.ask(f"END transaction {handle} {how}") == "OK"
+        other = "rollback" if how == "commit" else "commit"
+        refused = await lines.ask(f"END transaction {handle} {other}")
+        assert refused.startswith("ERROR INVALID_TRANSACTION_ID ")
+        assert [one[1] for one in lines.stored("transaction")] == ([b"x"] if how == "commit" else [])
+
+    talk(tmp_path, body)
+
+
+def test_what_no_transaction_may_be(tmp_path: Path) -> None:
+    """Checklist 49: with a time of delivery refused, with a message group taken."""
+
+    async def body(lines: Lines) -> None:
+        said = await lines.ask(f"SEND mixed transaction=yes deliver={NOW + 1000} id=m x")
+        assert said.startswith("ERROR MESSAGE_PROPERTY_CONFLICT_WITH_TYPE ")
+        said = await lines.ask("SEND transaction transaction=yes id=m1 x")
+        assert said.startswith("OK ")
+
+    talk(tmp_path, body)
+
+
+WORDS = {
+    MessageType.NORMAL: "", MessageType.FIFO: "group=g", MessageType.DELAY: f"deliver={NOW + 1000}",
+    MessageType.TRANSACTION: "transaction=yes", MessageType.PRIORITY: "priority=0",
+    MessageType.LITE: "lite=l",
+}  # fmt: skip
+
+
+def test_a_topic_takes_messages_of_its_type(tmp_path: Path) -> None:
+    """Checklist 76 and 79: cell by cell."""
+
+    async def body(lines: Lines) -> None:
+        for takes in MessageType:
+            for kind, words in WORDS.items():
+                said = await lines.ask(" ".join(f"SEND {takes.lower()} {words} id=m x".split()))
+                taken = kind is takes or (takes is MessageType.MIXED and kind is not MessageType.PRIORITY)
+                taken = taken and kind is not MessageType.LITE
+                start = "OK " if taken else "ERROR MESSAGE_PROPERTY_CONFLICT_WITH_TYPE "
+                assert said.startswith(start), (takes, kind, said)
+
+    talk(tmp_path, body)
+
+
+def test_priorities_choose_the_queue(tmp_path: Path) -> None:
+    async def body(lines: Lines) -> None:
+        said = [await lines.ask(f"SEND priority priority={one} id=m x") for one in (0, 2, 3, 9)]
+        assert [one.split()[1] for one in said] == ["0", "2", "3", "3"]
+        assert (await lines.ask("SEND priority priority=-1 id=m x")).startswith("ERROR MALFORMED_REQUEST ")
+
+    talk(tmp_path, body)
+
+
+def test_what_is_refused_is_refused_for_the_same_reason(tmp_path: Path) -> None:
+    """No check has a line of its own in the front."""
+
+    async def body(lines: Lines) -> None:
+        for line, reason in (
+            ("SEND none id=m x", "TOPIC_NOT_FOUND"),
+            ("SEND TBW102 id=m x", "ILLEGAL_TOPIC"),
+            ("SEND normal id=m", "MESSAGE_BODY_EMPTY"),
+            ("SEND normal x", "ILLEGAL_MESSAGE_ID"),
+            ("SEND normal id=m tag=a|b x", "ILLEGAL_MESSAGE_TAG"),
+            ("SEND normal id=m REPLAYED_FROM=x x", "ILLEGAL_MESSAGE_PROPERTY_KEY"),
+            ("SEND normal id=m queue=4 x", "QUEUE_NOT_FOUND"),
+            ("END transaction none commit", "INVALID_TRANSACTION_ID"),
+        ):
+            assert (await lines.ask(line)).startswith(f"ERROR {reason} "), line
+        lines.broker.role.appender.refusal = "another member leads"
+        assert await lines.ask("SEND normal id=m x") == "ERROR NOT_WRITABLE another member leads"
+        lines.broker.role.appender.refusal = ""
+
+    talk(tmp_path, body)
+
+
+def test_a_line_in_pieces_is_one(tmp_path: Path) -> None:
+    async def body(lines: Lines) -> None:
+        lines.asked = 1
+        for byte in b"SEND normal id=m1 x\n":
+            lines.writer.write(bytes((byte,)))
+            await lines.writer.drain()
+        assert (await lines.answer(1)).endswith(" 0 m1")
+
+    talk(tmp_path, body)
