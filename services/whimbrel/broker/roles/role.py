@@ -593,19 +593,19 @@ class Role(ABC):
         """Forget what a nameserver said that is gone."""
         self.nameserver_lost(nameserver)
         if self.context.elector is not None:
-            self.context.elector.nameserver_lost(nameserver)
+            self.context.elector.roster.lose(nameserver)
 
     async def unregister(self) -> None:
         """Leave the nameservers; a member that is elected stays, for its next role."""
         assert self.registration is not None
         elector = self.context.elector
-        if elector is None or elector.stopped:
+        if elector is None or elector.own.stopped:
             self.context.registration = None
             await self.registration.stop()
             return
         last = replace(facts_of(self), writable=False)
         self.registration.hand_over(
-            facts=lambda: last, on_members=elector.members_changed, on_lost=elector.nameserver_lost
+            facts=lambda: last, on_members=elector.members_changed, on_lost=elector.roster.lose
         )
 
     def facts_changed(self) -> None:
