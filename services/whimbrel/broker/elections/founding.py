@@ -30,6 +30,8 @@ def first_record(
     known = {other: answer for other, answer in answers.items() if other in configured}
     missing = {*configured} - {member} - known.keys()
     foreign = [answer for answer in known.values() if answer.group]
+    if not facts.seat:
+        return "the group is made once the replicator of this member is there", None
     if foreign:
         return f"member {foreign[0].member} belongs to group {foreign[0].group} already", None
     if missing or not all(answer.seat for answer in known.values()):

@@ -667,6 +667,12 @@ class TestAGroupThatIsMade:
         (again,) = found.suspected(self.answer(3), self.ALONE)
         assert isinstance(again, Swap) and again.revision == 0, "the coordinator refuses it"
 
+    def test_no_group_is_made_while_the_own_replicator_is_away(self) -> None:
+        found, away = self.gathering(), replace(self.ALONE, seat="")
+        assert found.suspected(self.answer(2), away) == [] == found.suspected(self.answer(3), away)
+        assert found.why == "the group is made once the replicator of this member is there"
+        assert [type(action) for action in found.tick(self.ALONE)] == [Swap]
+
     def test_who_is_not_to_vote_makes_none(self) -> None:
         found = Election(4, frozenset({1, 2, 3}))
         found.begin(0.0)
