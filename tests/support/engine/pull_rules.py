@@ -18,11 +18,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
+from support.cluster.broker_api import as_messages
 from support.engine.pull_sides import Side, pull_call
 from support.engine.rules import Rule, combinations, plain
 from support.remoting.handlers import NOW, FakePeer, messages_in
 from whimbrel.broker.consume.filters import FILTER_CHARS_MAX
-from whimbrel.broker.remoting.held_pulls import PEER_HELD_MAX
+from whimbrel.broker.engine.waiting import HELD_PULLS, PULLS
 from whimbrel.broker.tables.remoting_clients import Consumes, Identity
 from whimbrel.deferred import Deferred
 from whimbrel.errors import WhimbrelError
@@ -252,8 +253,7 @@ def v2_text(case: PullCase, call: Call, responses: Any) -> str:
             texts.append(f"[{runs(offsets)} #{digest.hexdigest()[:8]}]")
             offsets.clear()
 
-    for response in responses:
-        one = messaging.PullMessageResponse.FromString(response.SerializeToString())
+    for one in as_messages(messaging.PullMessageResponse, responses):
         if one.WhichOneof("content") == "message":
             message = one.message
             assert message.topic.name == case.name
@@ -484,8 +484,9 @@ async def pull_outcome(side: Side, case: Any) -> str:
     Topic and group of the case are in the tables already.
     """
     side.begin()
-    topics, groups, splitting = side.topics, side.groups, side.receives.splitting
-    polls, held, log = side.consumption.wakeups.polls, side.pulls.held, side.store.writer
+    topics, groups, splitting = side.topics, side.groups, side.reads.splitting
+    waits, log = side.reads.waiting, side.store.writer
+    polls, held = waits.rooms[PULLS], waits.rooms[HELD_PULLS]
     if case.topic is not None:
         store_all(side, drafts_of(case))
     prepare(side, case)
@@ -494,14 +495,14 @@ async def pull_outcome(side: Side, case: Any) -> str:
     side.counted.delivered.by_labels.clear()
     counts = side.counts()
     made = set(topics.rows), set(groups.rows)
-    before = log.begin, polls.polls_max, splitting.enabled, splitting.memory
+    before = log.begin, polls.most, splitting.enabled, splitting.memory
     if case.damage is not None:
         damaged(side, case, *case.damage)
         log.begin = 1 if case.damage[1] == "gone" else log.begin
     if case.memory is not None:
         splitting.enabled, splitting.memory = True, case.memory
     if case.full:
-        polls.polls_max, held.by_peer[case.peer] = 0, PEER_HELD_MAX
+        polls.most, waits.by_reader[case.peer] = 0, HELD_PULLS.each
 
     def changes() -> list[str]:
         found = [f"topic {topic.bean()}" for name, topic in topics.rows.items() if name not in made[0]]
@@ -523,7 +524,7 @@ async def pull_outcome(side: Side, case: Any) -> str:
         return found
 
     def waiting() -> list[str]:
-        parked = len(polls), held.count
+        parked = polls.taken, held.taken
         return [f"waiting {parked[0]}/{parked[1]}"] if any(parked) else []
 
     creation = side.creation
@@ -542,8 +543,8 @@ async def pull_outcome(side: Side, case: Any) -> str:
             if started.waits and started.deferred is not None:
                 started.deferred.cancel()
     finally:
-        log.begin, polls.polls_max, splitting.enabled, splitting.memory = before
-        held.by_peer.pop(case.peer, None)
+        log.begin, polls.most, splitting.enabled, splitting.memory = before
+        waits.by_reader.pop(case.peer, None)
         side.clients.closed(case.peer)
     text = " | ".join(texts).replace(case.name, "TOPIC").replace(case.group, "GROUP")
     return plain(PLACES.sub("PLACES", text))

@@ -9,7 +9,7 @@ may begin behind it.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from collections.abc import AsyncIterator, Coroutine, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
@@ -18,7 +18,7 @@ from support.broker.consumption import FakeJournal
 from support.engine.in_process import CLIENT, PEER, InProcess, in_process
 from support.remoting.handlers import NOW, Handlers
 from support.store.stores import StoppedClock, make_draft
-from whimbrel.broker.api.receive import ReadSplitting, ReceiveService
+from whimbrel.broker.api.pulls import PullService
 from whimbrel.broker.consume.group_consumption import GroupConsumption
 from whimbrel.broker.metrics import Counted
 from whimbrel.errors import WhimbrelError
@@ -80,8 +80,7 @@ class Side(Protocol):
     clients: Any
     creation: Any
     consumption: Any
-    pulls: Any
-    receives: Any
+    reads: Any
     counted: Counted
 
     def pull(self, call: Call, request: Any) -> Any:
@@ -131,7 +130,7 @@ class MasterSide:
         self.broker, self.clock = broker, clock
         self.topics, self.groups, self.clients = context.topics, context.groups, context.remoting_clients
         self.store, self.creation, self.consumption = role.store, role.creation, role.consumption
-        self.pulls, self.receives, self.counted = role.pulls, role.receives, context.counted
+        self.reads, self.counted = role.reads, context.counted
         self.method = next(
             each
             for service in broker.broker.services
@@ -187,7 +186,9 @@ class MasterSide:
 
     def shared_out(self, group: str, topic: str) -> list[int]:
         """See `Side`."""
-        return sorted(self.broker.role.remoting_messages.pulled.pulled.get((group, topic), ()))
+        pulled = self.broker.role.reads.pulled
+        assert pulled is not None
+        return sorted(pulled.pulled.get((group, topic), ()))
 
     def counts(self) -> tuple[int, int]:
         """See `Side`."""
@@ -200,40 +201,22 @@ class SlaveSide:
 
     def __init__(self, root: Path) -> None:
         self.handlers = handlers = Handlers(root, auto_create=False, master=False)
-        self.now_ms = NOW
         self.topics, self.groups, self.clients = handlers.topics, handlers.groups, handlers.clients
-        self.store, self.pulls = handlers.store, handlers.pulls
-        self.creation = handlers.pulls.creation
-        self.counted = Counted()
-        self.due: list[tuple[int, Callable[[], None]]] = []
+        self.store, self.reads = handlers.store, handlers.reads
+        self.creation, self.counted = handlers.reads.creation, Counted()
+        self.reads.delivered = self.counted.took
         self.consumption = GroupConsumption(
             self.store,
             FakeJournal(),
             broker_name="broker-a",
             broker_id=1,
-            now_ms=lambda: self.now_ms,
-            schedule=lambda at_ms, callback: self.due.append((at_ms, callback)),
+            now_ms=lambda: NOW,
+            schedule=lambda at_ms, callback: None,
             client_alive=lambda group, client_id: True,
             follows=True,
         )
         self.consumption.open()
-        self.receives = ReceiveService(
-            self.topics,
-            self.groups,
-            self.consumption,
-            ReadSplitting(enabled=False, written=lambda: self.store.written),
-            master=False,
-            clock=lambda: self.now_ms,
-        )
-        self.receives.on_delivered = self.pulls.on_delivered = self.counted.took
-        self.pulls.splitting = self.receives.splitting
-        held, wakeups = self.pulls.held, self.consumption.wakeups
-
-        def arrived(topic: str, queue_id: int, offset: int, code: int) -> None:
-            wakeups.on_arrival(topic, queue_id, offset, code)
-            held.on_arrival(topic, queue_id)
-
-        self.store.on_arrival = arrived
+        self.pulls = PullService(self.reads, self.store.lane_messages)
         self.store.append([make_draft()])
 
     def close(self) -> None:
@@ -243,7 +226,7 @@ class SlaveSide:
 
     def pull(self, call: Call, request: Any) -> Any:
         """See `Side`."""
-        return self.receives.pull(call, request)
+        return self.pulls.pull(call, request)
 
     def fail(self, call: Call, error: Exception) -> Any:
         """See `Side`."""
@@ -259,25 +242,19 @@ class SlaveSide:
     async def turn(self) -> None:
         """See `Side`."""
         self.handlers.run_soon()
-        due = [one for one in self.due if one[0] <= self.now_ms]
-        self.due = [one for one in self.due if one[0] > self.now_ms]
-        for _, callback in due:
-            callback()
 
     async def pass_time(self, seconds: int) -> None:
         """See `Side`."""
-        self.now_ms += seconds * 1000
         self.handlers.now_ms += seconds * 1000
-        self.pulls.expire()
+        self.reads.waiting.expire()
         await self.turn()
 
     def begin(self) -> None:
-        """See `Side`."""
-        self.now_ms = NOW
+        """Do nothing: there is no wall clock."""
 
     def position(self, group: str, topic: str, queue_id: int) -> int | None:
         """Return what a pull has committed, which is nothing."""
-        found = [one[3] for one in self.handlers.commits if one[:3] == (group, topic, queue_id)]
+        found = [one[3] for one in self.handlers.positions.commits if one[:3] == (group, topic, queue_id)]
         return found[-1] if found else None
 
     def reset(self, group: str, topic: str, queue_id: int, offset: int) -> None:
