@@ -4,7 +4,7 @@
 # Our clients call by grpcio once more where a test says that it matters (docs/testing.md).
 OTHER := WHIMBREL_CLIENT_TRANSPORT=grpcio $(PY) -m pytest -q
 
-.PHONY: test-transport test-lane test-all interop official clients4 clients4-record release-check fuzz-fast fuzz-native lane-rules bitrot sim sim-majority sim-elections sim-power soak-sim models faults failovers beside-failovers hostile soak soak-front bench beside bench-spark
+.PHONY: test-transport test-lane test-all interop official clients4 clients4-record release-check fuzz-fast fuzz-native lane-rules pairs bitrot sim sim-majority sim-elections sim-power soak-sim models faults failovers beside-failovers hostile soak soak-front bench beside bench-spark
 
 test-transport: setup ## only the tests that run with our clients calling by both transports, by both
 	$(PY) -m pytest -m "transport and not slow" -q
@@ -45,6 +45,9 @@ fuzz-native: setup ## any bytes for the compiled lane under the address sanitize
 	PYTHONPATH=services:tests $(PY) native/fuzz/seeds.py native/fuzz/corpus
 	cd native/fuzz && for target in connection requests frames log replica; do \
 		cargo +nightly fuzz run --fuzz-dir . $$target -- -max_total_time=$(or $(SECONDS),60) -max_len=8192 -print_final_stats=1; done
+
+pairs: setup ## what pulls are answered with each two rules broken at once, all of them; CI plays a part
+	@echo "commit $$(git rev-parse --short HEAD)"; ALL_PAIRS=1 $(PY) -m pytest -q tests/unit/broker/engine/test_pull_pairs.py
 
 lane-rules: setup ## break the rules of the compiled lane one by one: each must be found (SHARE=n: those that have changed, and one of n; RECORD=1 notes them)
 	PYTHONPATH=services:tests:tools $(PY) -m lane_rules $(if $(SHARE),--share $(SHARE)) $(if $(RECORD),--record)

@@ -8,6 +8,7 @@
     │   │   MessageTypeConflict, MessageCorrupted, MessageTooLarge, MessageEmpty, PropertiesTooLarge,
     │   │   ClientIdRequired, NotSupported, Forbidden, AlreadyExists, WouldHide
     │   ├── TopicNotFound, QueueNotFound, GroupNotFound, OffsetNotFound
+    │   ├── NotSubscribed, SubscriptionOutdated, SubscriptionUnreadable
     │   ├── NoBroker                        a kind of TopicNotFound
     │   ├── LeftOut                         a kind of NotSupported
     │   ├── RangeGone, BeyondConfirmed      kinds of IllegalOffset
@@ -43,9 +44,10 @@ __all__ = [
     "IllegalTopic", "InvalidReceiptHandle", "InvalidTransactionId", "LeaderAway", "LeftOut",
     "LocalProtocolError", "MessageCorrupted", "MessageEmpty", "MessageTooLarge", "MessageTypeConflict",
     "NoBroker", "NoReplica", "NotCommitted", "NotMaster", "NotReady", "NotRecovered", "NotStored",
-    "NotSupported", "NotWritable", "OffsetNotFound", "OwnerAway", "PeerError",
+    "NotSubscribed", "NotSupported", "NotWritable", "OffsetNotFound", "OwnerAway", "PeerError",
     "PropertiesTooLarge", "QueueNotFound", "RangeGone", "Refused", "RemoteProtocolError", "ReplicaTimeout",
-    "RequestError", "RequestTimeout", "StoreError", "StoreFull", "Stored", "Throttled", "TopicNotFound",
+    "RequestError", "RequestTimeout", "StoreError", "StoreFull", "Stored",
+    "SubscriptionOutdated", "SubscriptionUnreadable", "Throttled", "TopicNotFound",
     "Unavailable", "WhimbrelError", "WouldHide", "error_for_code", "file_trouble",
 ]  # fmt: skip
 
@@ -260,6 +262,27 @@ class GroupNotFound(RequestError):
     grpc = "NOT_FOUND"
     code = 40403
     remoting = 26
+
+
+class NotSubscribed(RequestError):
+    """The group has no live member here, or none that wants the topic; the client tries again."""
+
+    reason = "NOT_SUBSCRIBED"
+    remoting = 24
+
+
+class SubscriptionOutdated(RequestError):
+    """The client has a newer subscription than the last heartbeat; it tries again."""
+
+    reason = "SUBSCRIPTION_OUTDATED"
+    remoting = 25
+
+
+class SubscriptionUnreadable(RequestError):
+    """The group's expression does not parse."""
+
+    reason = "SUBSCRIPTION_UNREADABLE"
+    remoting = 27
 
 
 class OffsetNotFound(RequestError):

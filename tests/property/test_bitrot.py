@@ -27,12 +27,12 @@ import pytest
 from support.provenance import commit, seed
 from support.store.stores import FILE, OPTIONS, make_draft, open_master
 from whimbrel.broker.consume.filters import compile_filter
-from whimbrel.broker.consume.scan import Scan
 from whimbrel.errors import CorruptRecord, IllegalOffset
 from whimbrel.store.codec import SEAL_SIZE, StoredMessage, decode_record
 from whimbrel.store.master_store import Appended, MasterStore
 from whimbrel.store.recovery import recover_log
 from whimbrel.store.recovery_marks import LogMark
+from whimbrel.store.scan import Scan
 from whimbrel.store.segment import segment_name
 
 FLIPS = int(os.environ.get("WHIMBREL_BITROT_FLIPS", "200"))

@@ -31,7 +31,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from whimbrel.broker.elections import machine as machine_module
+from whimbrel.broker.elections import pre_vote
 from whimbrel.broker.elections.actions import (
     Action,
     AskSeals,
@@ -46,14 +46,10 @@ from whimbrel.broker.elections.actions import (
     StopStream,
     Swap,
 )
-from whimbrel.broker.elections.machine import (
-    BETTER_S,
-    CONTACT_APART_S,
-    CONTACTS,
-    ISOLATED_S,
-    Election,
-    silent_s,
-)
+from whimbrel.broker.elections.contact import CONTACT_APART_S, CONTACTS, ISOLATED_S
+from whimbrel.broker.elections.machine import Election
+from whimbrel.broker.elections.pre_vote import BETTER_S, silent_s
+from whimbrel.broker.elections.seals import Seals
 from whimbrel.ha.epochs import Epochs, adopted, consistent_point, cut
 from whimbrel.model.elections import SealAnswer, Suspicion
 from whimbrel.model.group_record import NOBODY, GroupRecord, majority
@@ -232,7 +228,7 @@ class Group(RuleBasedStateMachine):
         one = self.members[number]
         if not one.up:
             return
-        one.machine.note_epoch(asker.machine.known_epoch)
+        one.machine.view.note_epoch(asker.machine.view.known_epoch)
         facts = self.facts(one)
         said = Suspicion(
             silent=one.machine.agrees(facts), epoch=max(one.machine.named_epoch, one.promised),
@@ -490,8 +486,8 @@ class Group(RuleBasedStateMachine):
     def a_leader_resigns(self, choice: int, prefer: int) -> None:
         """As `switchover` does it."""
         one = self.leader(choice)
-        if one is not None and one.machine.state is State.LEADING and one.machine.record is not None:
-            self.feed(one, [Swap(one.machine.record.resigned(prefer), one.machine.revision)])
+        if one is not None and one.machine.state is State.LEADING and one.machine.view.record is not None:
+            self.feed(one, [Swap(one.machine.view.record.resigned(prefer), one.machine.view.revision)])
 
     # What takes many steps otherwise
 
@@ -506,7 +502,7 @@ class Group(RuleBasedStateMachine):
             actions = one.machine.tick(self.facts(one))
             questions = AskSuspicions | ReadRecord
             self.feed(one, [action for action in actions if not isinstance(action, questions)])
-        if one.leading is not None and one.machine.isolated == one.leading.streams:
+        if one.leading is not None and one.machine.contact.isolated == one.leading.streams:
             raise Broken(f"{one.number} reaches nobody, and feeds others")
 
     @rule(choice=leaders, other=members, count=st.integers(1, 3))
@@ -565,20 +561,20 @@ def one_seal_fewer(patch: pytest.MonkeyPatch) -> None:
 
 
 def any_log_leads(patch: pytest.MonkeyPatch) -> None:
-    best = Election.look_at_seals
+    best = Seals.best
 
-    def first(machine: Election, facts: Facts) -> list[Action]:
-        mine = machine.seals.get(machine.member)
+    def first(seals: Seals, candidacy: GroupRecord, now: float) -> tuple[int, str]:
+        mine = seals.given.get(seals.member)
         if mine is not None:
-            machine.seals[machine.member] = replace(mine, last_epoch=1 << 30)
-        return best(machine, facts)
+            seals.note(replace(mine, last_epoch=1 << 30))
+        return best(seals, candidacy, now)
 
-    patch.setattr(Election, "look_at_seals", first)
+    patch.setattr(Seals, "best", first)
 
 
 def any_store_votes(patch: pytest.MonkeyPatch) -> None:
-    def sealed_by(machine: Election, record: GroupRecord) -> bool:
-        known, prior = set(machine.seals), dict(record.prior)
+    def sealed_by(seals: Seals, record: GroupRecord) -> bool:
+        known, prior = set(seals.given), dict(record.prior)
         return len(known & dict(record.voters).keys()) >= record.seals and (
             len(known & prior.keys()) >= record.prior_seals
         )
@@ -590,9 +586,9 @@ def any_store_votes(patch: pytest.MonkeyPatch) -> None:
         known = {member for member, _ in quiet}
         return len(known & dict(record.voters).keys()) >= record.seals
 
-    patch.setattr(Election, "sealed_by", sealed_by)
+    patch.setattr(Seals, "sealed_by", sealed_by)
     patch.setattr(GroupRecord, "electable", electable)
-    patch.setattr(machine_module, "enough", enough)
+    patch.setattr(pre_vote, "enough", enough)
 
 
 def prior_voters_are_forgotten(patch: pytest.MonkeyPatch) -> None:

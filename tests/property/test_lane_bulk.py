@@ -3,19 +3,22 @@
 import os
 import random
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from support.lane.logs import lane_or_skip
 from support.store.stores import make_draft, open_master
-from whimbrel.broker.consume import bulk_reader, raw_pull
-from whimbrel.broker.consume.bulk_reader import BulkReader, ReadRange
 from whimbrel.broker.consume.filters import ALL, TagFilter
-from whimbrel.broker.consume.raw_pull import RawPull, RawRequest, Status, pull_raw
+from whimbrel.broker.engine import frames, read_forms
+from whimbrel.broker.engine.frames import BulkReader, ReadRange
+from whimbrel.broker.engine.read import Read, Run, Status
+from whimbrel.broker.remoting.pulls import REMOTING_READS
 from whimbrel.errors import CorruptRecord, RangeGone, WhimbrelError
 from whimbrel.lane import Lane
 from whimbrel.model.limits import BULK_RESPONSE_BYTES_MAX
+from whimbrel.store import runs
 from whimbrel.store.bulk_source import BulkSource
 from whimbrel.store.codec import FILLER_SIZE, MAGIC_V1, MAGIC_V2, SIZE_AND_MAGIC, UNIT
 from whimbrel.store.lane_passes import LanePasses
@@ -45,6 +48,7 @@ ODD = (
     "again",
 )
 LAST = (1 << 63) - 1
+PYTHON = LanePasses(Lane("off"))
 
 
 class Source:
@@ -203,9 +207,10 @@ def some_range(source: Source, rng: random.Random) -> ReadRange:
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Set small bounds."""
     for name, value in SMALL.items():
-        monkeypatch.setattr(bulk_reader, name, value)
+        monkeypatch.setattr(frames, name, value)
     for name in ("GAP_BYTES_MAX", "SPAN_BYTES_MAX"):
-        monkeypatch.setattr(raw_pull, name, SMALL[name])
+        monkeypatch.setattr(read_forms, name, SMALL[name])
+        monkeypatch.setattr(runs, name, SMALL[name])
 
 
 @pytest.mark.parametrize("part", range(4))
@@ -238,7 +243,7 @@ def test_the_lane_makes_nearly_all_frames_of_plain_records(codes: frozenset[int]
 
 def test_bounds_as_they_are_give_the_same_frames(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
-    assert bulk_reader.FRAME_BYTES_MAX > SMALL["FRAME_BYTES_MAX"]
+    assert frames.FRAME_BYTES_MAX > SMALL["FRAME_BYTES_MAX"]
     lane, rng = lane_or_skip(), random.Random(SEED)
     source = Source(1 << 22, 2)
     for number in range(2000):
@@ -290,31 +295,46 @@ class WantedCodes(TagFilter):
         self.codes = codes
 
 
-def pulled(source: Source, request: RawRequest, passes: LanePasses | None) -> tuple[Any, ...]:
+def whole_records(source: Source, request: Read, passes: LanePasses) -> Run:
+    """Read from a place within a queue; where there is none nothing is found."""
+    low, high, begin = source.visible_range("t", request.queue_id)
+    store = SimpleNamespace(passes=passes, min_offset=begin)
+    reads: Any = SimpleNamespace(source=source, store=store, follows=False)
+    form = REMOTING_READS.form if low <= request.offset < high else REMOTING_READS.outside
+    return form(reads, request, low, high)
+
+
+def pulled(source: Source, request: Read, passes: LanePasses) -> tuple[Any, ...]:
     """Pull; return all that can be seen of it, and what was read of the log for it."""
     source.reads = []
     try:
-        found = pull_raw(source, request, follows=False, passes=passes)
+        found = whole_records(source, request, passes)
     except WhimbrelError as error:
         return (type(error), str(error)), None, source.reads
     return seen(found), found, source.reads
 
 
-def seen(found: RawPull) -> tuple[Any, ...]:
+def seen(found: Run) -> tuple[Any, ...]:
     """Return what a pull has found, as values."""
-    records = b"".join(found.records)
+    records = b"".join(found.parts)
     return (
         found.status, found.next_offset, found.low, found.high, records, found.messages,
-        found.size, found.last_place,
+        found.size, found.last_place, found.waits,
     )  # fmt: skip
 
 
-def some_request(source: Source, rng: random.Random) -> RawRequest:
+def request_of(queue_id: int, offset: int, messages: int, size: int, wanted: TagFilter) -> Read:
+    """Return a pull."""
+    read = Read(REMOTING_READS, "g", "t", queue_id, offset, messages, size, None, False)
+    read.wanted = wanted
+    return read
+
+
+def some_request(source: Source, rng: random.Random) -> Read:
     """Choose a queue, a place in it, tags, and how much."""
     queue_id = rng.randrange(len(source.entries))
     codes = rng.choice([None, None, frozenset({5}), frozenset({0, -7 & 0xFFFFFFFF})])
-    return RawRequest(
-        "t",
+    return request_of(
         queue_id,
         rng.randrange(len(source.entries[queue_id]) + 1),
         rng.choice([1, 2, 32, 100]),
@@ -333,7 +353,10 @@ def test_pulls_of_all_kinds_of_records_find_the_same(part: int) -> None:
         source = make_source(rng, rng.choice([1, 20, 150]), rng.choice([0, 0.02, 0.2]))
         for _ in range(8):
             request = some_request(source, rng)
-            expected, found = pulled(source, request, None), pulled(source, request, passes)
+            expected, found = (
+                pulled(source, request, PYTHON),
+                pulled(source, request, passes),
+            )
             assert found[0] == expected[0], f"seed {seed}"
             if rng.random() < 0.1:
                 disturb(source, rng)
@@ -344,11 +367,11 @@ def test_the_lane_makes_nearly_all_pulls_of_plain_records(monkeypatch: pytest.Mo
     lane, rng = lane_or_skip(), random.Random(SEED)
     passes = LanePasses(lane)
     source = make_source(rng, 1500, 0)
-    monkeypatch.setattr(raw_pull, "FramePlan", None)  # Python's
+    monkeypatch.setattr(read_forms, "RecordRuns", None)  # Python's
     offset = messages = 0
     while offset < len(source.entries[0]):
-        request = RawRequest("t", 0, offset, 32, 262_144, ALL)
-        found = pull_raw(source, request, follows=False, passes=passes)
+        request = request_of(0, offset, 32, 262_144, ALL)
+        found = whole_records(source, request, passes)
         assert found.status in (Status.FOUND, Status.NO_MATCHED_MESSAGE)
         offset, messages = found.next_offset, messages + found.messages
     assert messages >= 200 and lane.active
@@ -358,8 +381,8 @@ def test_the_lane_makes_nearly_all_pulls_of_plain_records(monkeypatch: pytest.Mo
 def test_a_lane_that_fails_leaves_the_pull_to_python(failing: str) -> None:
     lane = lane_or_skip()
     source = make_source(random.Random(SEED), 150, 0)
-    request = RawRequest("t", 0, 0, 32, 262_144, ALL)
-    expected = pulled(source, request, None)[0]
+    request = request_of(0, 0, 32, 262_144, ALL)
+    expected = pulled(source, request, PYTHON)[0]
     assert pulled(source, request, FailingPasses(lane, failing))[0] == expected
     assert not lane.active and lane.failures == 1
 

@@ -5,11 +5,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from support.broker.consumption import FakeStore
-from whimbrel.broker.consume import scan as scan_module
 from whimbrel.broker.consume.filters import compile_filter
-from whimbrel.broker.consume.scan import Scan
 from whimbrel.errors import CorruptRecord
+from whimbrel.store import scan as scan_module
 from whimbrel.store.codec import StoredMessage
+from whimbrel.store.scan import Scan
 
 ANSWER_BYTES_MAX = 4000
 SIZES = (1, 500, ANSWER_BYTES_MAX // 2)

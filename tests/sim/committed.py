@@ -161,8 +161,8 @@ class Committed:
         durable = self.cluster.plan.flush == "sync"
         end, now = len(self.log), self.cluster.scheduler.now
         elector = self.elections.elector(leader)
-        assert elector is not None and elector.term is not None
-        voters = elector.term.voters
+        assert elector is not None and elector.takeover.term is not None
+        voters = elector.takeover.term.voters
         holders = [
             member.name
             for member in self.elections.group
@@ -423,7 +423,7 @@ class Committed:
             self.cluster.history.takeovers.append(now)
         if now > QUIET_S + LEADER_S and self.led_at < QUIET_S:
             states = {
-                member.name: elector.logged if elector is not None else "down"
+                member.name: elector.journal.logged if elector is not None else "down"
                 for member in self.elections.group
                 for elector in [self.elections.elector(member)]
             }

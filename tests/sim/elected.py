@@ -37,6 +37,7 @@ from sim.process import running
 from whimbrel.broker.elections.actions import State
 from whimbrel.broker.elections.elector import Elector
 from whimbrel.broker.elections.machine import Election
+from whimbrel.broker.elections.tasks import Tasks
 from whimbrel.broker.produce.commit import MajorityCommit
 from whimbrel.broker.roles import master
 from whimbrel.model.group_record import GroupRecord, Voters, majority
@@ -139,7 +140,7 @@ class Elections:
         leading = [
             (term.epoch, member)
             for member in self.group
-            if (elector := self.elector(member)) is not None and (term := elector.term) is not None
+            if (elector := self.elector(member)) is not None and (term := elector.takeover.term) is not None
         ]
         if leading:
             return max(leading, key=lambda one: one[0])[1]
@@ -217,8 +218,8 @@ class Elections:
         yield record.prior, record.prior_seals
         electors = [elector for member in self.group if (elector := self.elector(member)) is not None]
         for elector in electors:
-            if elector.machine.change is not None:
-                yield elector.machine.change.voters, elector.machine.change.acks
+            if (change := elector.machine.leadership.change) is not None:
+                yield change.voters, change.acks
         operators = self.cluster.operators
         for ids in operators.client.naming if operators is not None else ():
             named = tuple((member.number, self.seat(member)) for member in self.group if member.number in ids)
@@ -343,7 +344,7 @@ def watched(elections: Elections) -> Iterator[None]:
     told: Callable[..., None] = elections.told
     save, load, regain = GroupFile.save, GroupFile.load, Promises.regain_vote
     intend_emptying, finish_emptying = Promises.intend_emptying, Promises.finish_emptying
-    go, advance, intend, over = Election.go, MajorityCommit.advance, Promises.intend_cut, Elector.over
+    go, advance, intend, over = Election.go, MajorityCommit.advance, Promises.intend_cut, Tasks.over
     begin, finish, begin_serving = (
         vars(master)["begin_epoch"],
         Promises.finish_cut,
@@ -376,7 +377,7 @@ def watched(elections: Elections) -> Iterator[None]:
         if cut is not None:
             told("has_cut", *cut)
 
-    def watched_over(self: "Elector", task: "asyncio.Task[None]") -> None:
+    def watched_over(self: "Tasks", task: "asyncio.Task[None]") -> None:
         over(self, task)
         if not task.cancelled() and (error := task.exception()) is not None:
             running[-1].report_failure(error)
@@ -415,7 +416,7 @@ def watched(elections: Elections) -> Iterator[None]:
         patch.object(Promises, "intend_emptying", watched_intend_emptying),
         patch.object(Promises, "finish_emptying", watched_finish_emptying),
         patch.object(master.MasterRole, "begin_serving", watched_serving),
-        patch.object(Elector, "over", watched_over),
+        patch.object(Tasks, "over", watched_over),
         patch.object(Election, "go", watched_go),
         patch.object(MajorityCommit, "advance", watched_advance),
         patch.object(Promises, "intend_cut", watched_intend),

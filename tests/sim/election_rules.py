@@ -19,9 +19,11 @@ from whimbrel.broker.cluster.state_quorum import StateQuorum
 from whimbrel.broker.consume import client_positions
 from whimbrel.broker.consume.lease_store import LeaseStore
 from whimbrel.broker.consume.leases import LeaseTable
-from whimbrel.broker.elections import machine
+from whimbrel.broker.elections import pre_vote
 from whimbrel.broker.elections.actions import Action, Facts, Open, State
+from whimbrel.broker.elections.leadership import Leadership
 from whimbrel.broker.elections.machine import Election
+from whimbrel.broker.elections.seals import Seals
 from whimbrel.broker.produce.commit import MajorityCommit
 from whimbrel.broker.roles import master
 from whimbrel.broker.roles.epochs import begin_epoch
@@ -31,7 +33,7 @@ from whimbrel.errors import WhimbrelError
 from whimbrel.ha.epochs import encode_epochs
 from whimbrel.ha.switching import SwitchingSlave
 from whimbrel.model.elections import Suspicion
-from whimbrel.model.group_record import VOTERS_MAX, GroupRecord, Voters
+from whimbrel.model.group_record import NOBODY, VOTERS_MAX, GroupRecord, Voters
 from whimbrel.replicator import promises
 from whimbrel.replicator.feeder import Feeder
 from whimbrel.replicator.follower import Follower
@@ -53,7 +55,7 @@ def nothing(*_: Any, **__: Any) -> None:
 
 def lead_again(self: Election, facts: Facts) -> list[Action]:
     """Go on in the epoch that the record names, where it names this member (R1 off)."""
-    record = self.record
+    record = self.view.record
     if record is not None and record.leader == self.member and facts.seat and self.state is State.FOLLOWING:
         self.candidacy = record
         self.go(State.OPENING, facts.now)
@@ -73,19 +75,14 @@ def begin_any_epoch(store: MasterStore, voters: Any, term: GroupRecord | None = 
     return begin_epoch(store, voters, term)
 
 
-def look_at_own_seal(self: Election, facts: Facts) -> list[Action]:
+def own_seal(self: Seals, candidacy: GroupRecord, now: float) -> tuple[int, str]:
     """Lead with enough seals, whoever has the best log (R4 off)."""
-    candidacy = self.candidacy
-    assert candidacy is not None
-    if self.member not in self.seals or not self.sealed_by(candidacy):
-        return []
-    self.go(State.OPENING, facts.now)
-    return [Open(candidacy)]
+    return self.member if self.member in self.given and self.sealed_by(candidacy) else NOBODY, ""
 
 
-def sealed_by_ids(self: Election, record: GroupRecord) -> bool:
+def sealed_by_ids(self: Seals, record: GroupRecord) -> bool:
     """Return whether enough members have sealed, whatever their disks (R9a off)."""
-    return sum(seal.votes for seal in self.seals.values()) >= record.seals
+    return sum(seal.votes for seal in self.given.values()) >= record.seals
 
 
 class AnySeat(str):
@@ -193,9 +190,9 @@ def take_no_tables(self: LeaderState, stream: MemberStream, piece: bytes, *, don
     stream.tables_done = stream.tables_done or done
 
 
-def sealed_by_prior_ids(self: Election, record: GroupRecord) -> bool:
+def sealed_by_prior_ids(self: Seals, record: GroupRecord) -> bool:
     """Return whether enough have sealed, of the prior voters whatever their disks (R10b off)."""
-    given = [seal for seal in self.seals.values() if seal.votes or record.waives]
+    given = [seal for seal in self.given.values() if seal.votes or record.waives]
     prior = {member for member, _ in record.prior}
     return (
         len({(seal.member, seal.seat) for seal in given}.intersection(record.voters)) >= record.seals
@@ -213,23 +210,24 @@ def stand_without_loss(self: Election, record: GroupRecord, facts: Facts) -> lis
     return stand(self, replace(record, loss=0), facts)
 
 
-def change_again(self: Election, voters: Voters, facts: Facts) -> tuple[str, list[Action]]:
+def change_again(
+    self: Leadership, record: GroupRecord, voters: Voters, facts: Facts
+) -> tuple[str, list[Action]]:
     """Have other voters take the place of those that a change has named which is not done (R10d off)."""
-    record = self.record
-    if self.state is State.LEADING and record is not None and record.prior and voters != record.voters:
+    if record.prior and voters != record.voters:
         return "", self.name_voters(replace(record, out=()), voters, "the voters change", facts)
-    return change_voters(self, voters, facts)
+    return change_voters(self, record, voters, facts)
 
 
-def forget_prior_at_once(self: Election, facts: Facts) -> list[Action]:
+def forget_prior_at_once(self: Leadership, facts: Facts) -> list[Action]:
     """Have the prior voters forgotten, whoever has adopted the epoch (R10e off)."""
-    pending = self.record is not None and self.record.prior
+    pending = self.view.record is not None and self.view.record.prior
     return forget_prior(self, replace(facts, adopted=VOTERS_MAX) if pending else facts)
 
 
-def forget_loss_at_once(self: Election, facts: Facts) -> list[Action]:
+def forget_loss_at_once(self: Leadership, facts: Facts) -> list[Action]:
     """Have an accepted loss be over, whoever has adopted the epoch (R14c off)."""
-    pending = self.record is not None and self.record.loss
+    pending = self.view.record is not None and self.view.record.loss
     return forget_prior(self, replace(facts, adopted=VOTERS_MAX) if pending else facts)
 
 
@@ -240,7 +238,7 @@ def may_stand_after_loss(self: Election, record: GroupRecord, facts: Facts) -> b
 
 def suspected_after_loss(self: Election, answer: Suspicion, facts: Facts) -> list[Action]:
     """Count a member that hears no leader, whatever it has lost since a loss was accepted (R14d off)."""
-    pending = self.record is not None and self.record.loss
+    pending = self.view.record is not None and self.view.record.loss
     return suspected(self, replace(answer, votes=True) if pending else answer, facts)
 
 
@@ -254,7 +252,7 @@ hold = StateQuorum.hold
 consider, end_for = Election.consider, Feeder.end_for
 take_uncommitted = MasterStore.take_uncommitted
 may_stand, suspected = Election.may_stand, Election.suspected
-stand, change_voters, forget_prior = Election.stand, Election.change_voters, Election.forget_prior
+stand, change_voters, forget_prior = Election.stand, Leadership.change_voters, Leadership.forget_prior
 
 ELECTION_RULES: Final[dict[str, tuple[Patch, ...]]] = {
     "R1 a leader that restarts needs a new epoch": (
@@ -262,7 +260,7 @@ ELECTION_RULES: Final[dict[str, tuple[Patch, ...]]] = {
         (master, "begin_epoch", begin_any_epoch),
     ),
     "R2 a candidate leads only with enough seals": (
-        (Election, "sealed_by", lambda self, _: self.member in self.seals),
+        (Seals, "sealed_by", lambda self, _: self.member in self.given),
     ),
     "R3 a promise is on disk before it is answered": (
         (Promises, "save", keep_in_mind),
@@ -272,8 +270,8 @@ ELECTION_RULES: Final[dict[str, tuple[Patch, ...]]] = {
         (Follower, "keep_promise", promise_beside_a_stream),
     ),
     "R4 only the best log among the seals leads": (
-        (Election, "look_at_seals", look_at_own_seal),
-        (machine, "BETTER_S", 0.0),
+        (Seals, "best", own_seal),
+        (pre_vote, "BETTER_S", 0.0),
     ),
     "R5, R6 the list of epochs is on disk before what is in them": ((EpochFile, "save", save_in_the_cache),),
     "R6 a follower writes down which epochs its log is in": ((Follower, "write_epochs", adopt_in_mind),),
@@ -286,7 +284,7 @@ ELECTION_RULES: Final[dict[str, tuple[Patch, ...]]] = {
     ),
     "R9a a replaced disk does not vote": (
         (GroupRecord, "electable", lambda self, member, _: member in self.members),
-        (Election, "sealed_by", sealed_by_ids),
+        (Seals, "sealed_by", sealed_by_ids),
         (SharedPage, "seat_of", lambda *_: AnySeat()),
     ),
     "R9b a vote comes back with all that is committed": ((Follower, "regain_vote", regain_at_adoption),),
@@ -294,7 +292,7 @@ ELECTION_RULES: Final[dict[str, tuple[Patch, ...]]] = {
         (GroupRecord, "prior_seals", property(lambda self: 0)),
     ),
     "R10b prior voters are those with their stores": (
-        (Election, "sealed_by", sealed_by_prior_ids),
+        (Seals, "sealed_by", sealed_by_prior_ids),
         (
             GroupRecord,
             "electable",
@@ -303,10 +301,10 @@ ELECTION_RULES: Final[dict[str, tuple[Patch, ...]]] = {
     ),
     "R10c elections copy the prior voters": ((Election, "stand", stand_without_prior),),
     "R10d nothing else changes as long as there are prior voters": (
-        (Election, "change_voters", change_again),
+        (Leadership, "change_voters", change_again),
     ),
     "R10e prior voters are forgotten when new ones have adopted the epoch": (
-        (Election, "forget_prior", forget_prior_at_once),
+        (Leadership, "forget_prior", forget_prior_at_once),
     ),
     "R10f a prior voter may stand, too": (
         (GroupRecord, "electable", lambda self, member, seat: (member, seat) in self.voters),
@@ -323,7 +321,7 @@ ELECTION_RULES: Final[dict[str, tuple[Patch, ...]]] = {
     ),
     "R14b elections copy that a loss was accepted": ((Election, "stand", stand_without_loss),),
     "R14c a loss is over when voters have adopted an epoch since": (
-        (Election, "forget_prior", forget_loss_at_once),
+        (Leadership, "forget_prior", forget_loss_at_once),
     ),
     "R14d what is lost later is not accepted": (
         (GroupRecord, "waives", property(lambda self: bool(self.loss))),

@@ -1,6 +1,6 @@
 //! Queue entries become the plan of a bulk reader's frame, and what was read of the log for it the frame's bytes.
 //!
-//! What is here does what `broker/consume/bulk_reader.py` does in `plan_frame` and `read`. A plan ends before the
+//! What is here does what `store/runs.py` does in `take` and `read`. A plan ends before the
 //! first entry whose record has no room left, or that tells of no record; what that means is for Python to say.
 
 use std::collections::HashSet;
@@ -96,7 +96,7 @@ impl Plan {
 
     /// Take packed entries for a pull; return how many are done, or `None` where one tells of no record.
     ///
-    /// It does what `broker/consume/raw_pull.py` does in `pull_raw`: of records below the log's begin nothing is there
+    /// It does what `broker/engine/read_forms.py` does in `whole_records`: of records below the log's begin nothing is there
     /// any more, and the first record may be larger than the room.
     pub fn take_pulled(&mut self, packed: &[u8], pulled: &Pulled) -> Option<usize> {
         let mut done = 0;

@@ -1,6 +1,6 @@
 //! The answer to a pull: queue entries, and what they name of the log, become responses with messages.
 //!
-//! What is here does what `broker/consume/scan.py` does for a filter that admits everything, or tags: it goes from entry to
+//! What is here does what `store/scan.py` does for a filter that admits everything, or tags: it goes from entry to
 //! entry, passes over those that do not match, and takes messages as long as they fit. It ends before the first record
 //! that is not plain, or not there: Python goes on with that entry, and with what is left of the budgets.
 //!

@@ -301,10 +301,10 @@ class Broker:
         assert context is not None
         self.services, self.remoting = list(services), remoting
         if self.elector is not None:
-            elector = self.elector
+            elector, operate = self.elector, self.elector.tasks.operate
             self.services += [
-                election_service(options.name, elector, elector.operations, elector.operate),
-                election_admin_service(elector, elector.operations, elector.operate),
+                election_service(options.name, elector.answers, elector.operations, operate),
+                election_admin_service(elector.operations, operate),
             ]
         if context.server is not None:
             context.server.replace(self.services, remoting)

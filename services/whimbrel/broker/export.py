@@ -125,18 +125,7 @@ def export(root: Path, machine: Machine = MACHINE, *, to: Path | None = None) ->
         leases = LeaseStore(journal, broker_id=0, now_ms=machine.wall_ms)
         leases.open()
         opened.callback(leases.close)
-        done = []
-        for state in leases.table.states():
-            end = store.queue_range(state.topic, state.queue_id)[1]
-            if (
-                state.next > end and store.queues.get(state.topic, state.queue_id) is not None
-            ):  # what is known of messages that are not exported
-                entries = b"".join(state.entries(state.epoch, end))
-                state.reset(state.epoch)
-                leases.table.join(entries)
-            group = groups.get(state.group)
-            if state.started and not state.at_rest and not (group and group.fifo):
-                done.append(export_queue(store, topics, leases, state))
+        done = list(export_states(store, topics, groups, leases))
         for group_name, topic, (queue_id, _, committed) in leases.table.positions():
             if committed >= 0:
                 offsets.setdefault((topic, group_name), {})[queue_id] = committed
@@ -150,6 +139,22 @@ def export(root: Path, machine: Machine = MACHINE, *, to: Path | None = None) ->
         if epochs:
             epoch_file.save(((1, epochs[0][1]),))
     return done
+
+
+def export_states(
+    store: MasterStore, topics: VersionedTable[TopicConfig], groups: GroupTable, leases: LeaseStore
+) -> Iterator[Exported]:
+    """Copy what is open in each queue of each group, but for ordered ones; yield what was done."""
+    for state in leases.table.states():
+        end = store.queue_range(state.topic, state.queue_id)[1]
+        known = store.queues.get(state.topic, state.queue_id) is not None
+        if state.next > end and known:  # what is known of messages that are not exported
+            entries = b"".join(state.entries(state.epoch, end))
+            state.reset(state.epoch)
+            leases.table.join(entries)
+        group = groups.get(state.group)
+        if state.started and not state.at_rest and not (group and group.fifo):
+            yield export_queue(store, topics, leases, state)
 
 
 def committed_end(root: Path, machine: Machine) -> int | None:

@@ -675,7 +675,9 @@ def elections(context: "BrokerContext") -> list[Family]:
 
     return [
         gauge("whimbrel_epoch", "Epoch that this member leads or follows.", lambda elector: elector.epoch),
-        gauge("whimbrel_leads", "1 while this member leads.", lambda elector: elector.term is not None),
+        gauge(
+            "whimbrel_leads", "1 while this member leads.", lambda elector: elector.takeover.term is not None
+        ),
         gauge(
             "whimbrel_may_lead",
             "1 while this member may be elected: its store is a voter's, and has lost nothing.",
@@ -684,7 +686,7 @@ def elections(context: "BrokerContext") -> list[Family]:
         gauge(
             "whimbrel_waiting_elsewhere",
             "Delayed messages and undecided transactions that this leader lacks, and another member has.",
-            lambda elector: sum(elector.machine.kept_elsewhere.values()) if elector.term is not None else 0,
+            lambda elector: sum(elector.takeover.waiting_elsewhere.values()),
         ),
     ]
 

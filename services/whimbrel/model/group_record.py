@@ -10,7 +10,7 @@ It is changed by compare-and-set only: at elections, and by operators. As JSON, 
 **Quorums.** `acks` copies commit a record, the leader's among them. An election needs `seals` of the voters:
 so many that they meet each group of `acks` of them (rule R2 of `tests/models/rules.py`). While there are
 `prior` voters an election needs seals of both (R10). After an operator has accepted `loss`, it needs the
-seals of all voters, until enough of them have adopted an epoch (`broker/elections/machine.py`).
+seals of all voters, until enough of them have adopted an epoch (`broker/elections/accepted_loss.py`).
 
 A seat is the uuid of a member's store: a voter whose store was replaced is none (R9a).
 """

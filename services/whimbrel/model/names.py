@@ -15,6 +15,7 @@ change the meaning of everything behind it: the alphabet check is what keeps the
 """
 
 import re
+from functools import lru_cache
 
 from whimbrel.errors import (
     IllegalGroup,
@@ -130,6 +131,7 @@ RESERVED_PROPERTY_KEYS = frozenset(
 
 # Halves of surrogate pairs are with them: no text in UTF-8 holds one.
 CONTROL = re.compile("[\u0000-\u001f\u007f-\u009f\ud800-\udfff]")
+NAMES_KEPT = 4096  # of topics and of groups that were found to be ones; others are looked at each time
 NAME = re.compile(r"[%|a-zA-Z0-9_-]+")
 BROKER_NAME = re.compile(r"[%|a-zA-Z0-9_.-]+")
 
@@ -153,6 +155,7 @@ def is_system_topic(name: str) -> bool:
     return name in SYSTEM_TOPICS or name.startswith(SYSTEM_TOPIC_PREFIX)
 
 
+@lru_cache(maxsize=NAMES_KEPT)
 def check_topic(name: str, *, system_allowed: bool = False) -> None:
     """Raise IllegalTopic unless the name may be a topic's."""
     if not name.strip():
@@ -181,6 +184,7 @@ def check_broker_name(setting: str, name: str) -> None:
         raise ValueError(f"{setting}: {name!r} has characters other than % | a-z A-Z 0-9 _ - and the dot")
 
 
+@lru_cache(maxsize=NAMES_KEPT)
 def check_group(name: str) -> None:
     """Raise IllegalGroup unless the name may be a consumer group's."""
     if not name.strip():

@@ -68,7 +68,7 @@ TROUBLE_S = (
 LEADER_BEAT_MAX_NS = 1_000_000_000
 # An elected leader tells members nothing either when for so long too few of them have reported: they would
 # not look for another one while a cut lets its frames through, and not their reports. No longer than the
-# first of them waits (`broker/elections/machine.py` LEAST_SILENT_S): whom they ask must know by then.
+# first of them waits (`broker/elections/pre_vote.py` LEAST_SILENT_S): whom they ask must know by then.
 QUORUM_S = 2.0
 MASTER = 1  # what the page's `replica_role` says of a leader's replicator
 ASYNC = 2  # what its `broker_flush` says of a broker that counts what it has written

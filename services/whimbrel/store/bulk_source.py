@@ -56,7 +56,7 @@ class BulkSource:
 
     def near_units(self, topic: str, queue_id: int, offset: int, count: int) -> bytes:
         """Return what `units` does, for pulls of few entries: those in the mapped file need no read."""
-        queue = self.store.queues.get(topic, queue_id)
+        queue = self.store.queues.by_key.get((topic, queue_id))
         return queue.near_units(offset, count) if queue is not None else b""
 
     def span(self, begin: int, end: int) -> bytes:

@@ -73,7 +73,7 @@ the commit offset follows from cells that were read after that connection was th
 offsets of that sort only (rule R11b).
 
 **Waived.** Of the promise that is asked for: an operator has accepted in this epoch what this member may have
-lost, so it votes again (`elections/machine.py`).
+lost, so it votes again (`elections/accepted_loss.py`).
 
 **Emptying.** A broker that has closed its store asks for it with a number that it has not used before. The
 replicator shows that number once the store is emptied (`emptying.py`) and its log is open again.

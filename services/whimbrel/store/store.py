@@ -16,6 +16,7 @@ from pathlib import Path
 from whimbrel.errors import CorruptRecord, IllegalOffset, StoreError, StoreFull
 from whimbrel.machine import Machine
 from whimbrel.store.codec import (
+    FILLER_SIZE,
     IDENTITY,
     MAGIC_V1,
     MAGIC_V2,
@@ -379,6 +380,9 @@ class MessageStore(abc.ABC):
             IllegalOffset: it is not in the log (any more).
             CorruptRecord: what stands there is no record of that size.
         """
+        if size == FILLER_SIZE:
+            where = f"which is {self.min_offset} to {self.written}"
+            raise IllegalOffset(f"{physical_offset} is outside the log, {where}")
         data = self.read_range(physical_offset, size) if size >= RECORD_BYTES_MIN else b""
         if len(data) != size or not data:
             raise CorruptRecord(f"no record of {size} bytes at {physical_offset}")

@@ -9,7 +9,9 @@ from whimbrel.broker.consume.group_consumption import GroupConsumption
 from whimbrel.broker.consume.plan import Delivered, ReceiveRequest
 from whimbrel.deferred import Deferred
 from whimbrel.errors import InvalidReceiptHandle, NotReady, StoreFull
+from whimbrel.lane import Lane
 from whimbrel.store.codec import RecordDraft, StoredMessage, encode_record, format_properties, tags_code
+from whimbrel.store.lane_passes import LanePasses
 
 __all__ = ["FakeClock", "FakeJournal", "FakeStore", "Rig", "attempts", "offsets"]
 
@@ -39,6 +41,9 @@ class FakeClock:
 
 class FakeStore:
     """Queues of records in one log."""
+
+    file_size = 1 << 30
+    passes = LanePasses(Lane("off"))
 
     def __init__(self) -> None:
         self.log = bytearray()

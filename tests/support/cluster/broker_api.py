@@ -8,6 +8,8 @@ import grpc
 from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as v2
 from whimbrel.pb.apache.rocketmq.v2 import service_pb2 as messaging
 from whimbrel.pb.whimbrel.admin.v1 import admin_service_pb2 as admin
+from whimbrel.rpc.http2.grpc_format import PREFIX
+from whimbrel.rpc.server.calls import framed
 
 __all__ = [
     "STREAMS",
@@ -27,7 +29,14 @@ STREAMS = {"ReceiveMessage", "PullMessage"}
 
 def as_messages(kind: type[Any], responses: Sequence[Any]) -> list[Any]:
     """Return what handlers answered as messages, also what they had serialised already."""
-    return [kind.FromString(response.SerializeToString()) for response in responses]
+    found = []
+    for response in responses:
+        data, at = framed(response), 0
+        while at < len(data):
+            end = at + PREFIX.size + int.from_bytes(data[at + 1 : at + PREFIX.size], "big")
+            found.append(kind.FromString(data[at + PREFIX.size : end]))
+            at = end
+    return found
 
 
 class Api:

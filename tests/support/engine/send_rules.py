@@ -8,9 +8,7 @@ Each case has a topic of its own, so that none hears of another one.
 """
 
 import hashlib
-import itertools
 import math
-import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -20,6 +18,7 @@ from typing import Any, Final
 from unittest.mock import patch
 
 from support.engine.in_process import InProcess
+from support.engine.rules import Rule, plain
 from support.remoting.handlers import NOW, batch_body, send_fields
 from whimbrel.broker.engine.targets import SendTarget
 from whimbrel.model.limits import BODY_BYTES_MAX, SEND_MESSAGES_MAX
@@ -33,9 +32,7 @@ __all__ = [
     "REMOTING_RULES",
     "V2_RULES",
     "RemotingCase",
-    "Rule",
     "V2Case",
-    "combinations",
     "first_turns",
     "outcome",
 ]
@@ -154,31 +151,6 @@ class RemotingCase(Case):
         shown = dict(reply.fields)
         shown["msgId"] = f"{shown.get('msgId', '').count(',') + 1} ids" if shown.get("msgId") else "no id"
         return f"{reply.code} {reply.remark} {shown}"
-
-
-@dataclass(frozen=True)
-class Rule:
-    """A rule that a send breaks, or something unusual that it does.
-
-    Attributes:
-        name: in a few words.
-        what: of the case it sets; of two rules that set the same, only one can be broken.
-        apply: changes the case.
-    """
-
-    name: str
-    what: str
-    apply: Callable[[Any], object]
-
-
-def combinations(rules: list[Rule]) -> Iterator[tuple[Rule, ...]]:
-    """Return no rule, each rule, and each pair that can be broken at once."""
-    yield ()
-    for rule in rules:
-        yield (rule,)
-    for one, other in itertools.combinations(rules, 2):
-        if one.what != other.what:
-            yield one, other
 
 
 def v2_rule(name: str, what: str) -> Callable[[Callable[[V2Case], object]], None]:
@@ -507,11 +479,3 @@ def records(store: Any, at: int) -> list[str]:
     if len(found) > 3:
         found[2:-1] = [f"{len(found) - 3} more"]
     return found
-
-
-IDS = re.compile("[0-9A-F]{32}")
-
-
-def plain(text: str) -> str:
-    """Return a text without what is another one each time."""
-    return IDS.sub("ID", text)

@@ -18,16 +18,19 @@ from typing import Any
 import hpack
 
 from support.broker.consumption import FakeClock, FakeJournal
+from support.engine.reads import make_reads
 from support.http2.frames import frame, split
 from support.http2.in_memory import Sink, connected
 from support.store.stores import NOW, StoppedClock
-from whimbrel.broker.api.receive import ReadSplitting, ReceiveService
+from whimbrel.broker.api.pulls import PullService
+from whimbrel.broker.api.receive import ReceiveService
 from whimbrel.broker.api.send import SendService
 from whimbrel.broker.cluster.state_quorum import StateQuorum
 from whimbrel.broker.consume.group_consumption import GroupConsumption
 from whimbrel.broker.consume.leases import LeaseTable
 from whimbrel.broker.consume.policies import Policies
 from whimbrel.broker.engine.send import Sends
+from whimbrel.broker.engine.splitting import ReadSplitting
 from whimbrel.broker.lane.acks import LaneAcks
 from whimbrel.broker.lane.calls import BrokerLane
 from whimbrel.broker.metrics import MESSAGE_BYTES, Counted
@@ -238,16 +241,31 @@ class Side:
         )
         self.consumption.open()
         self.store.on_arrival = self.note_arrival
+        creation = GroupCreation(self.topics, self.groups, master=True, clock=lambda: 0.0)
         self.receives = ReceiveService(
             self.topics,
-            self.groups,
+            creation,
             self.consumption,
-            self.splitting(),
-            master=True,
             clock=lambda: self.clock.now,
             lane_messages=self.store.lane_messages,
         )
-        self.receives.on_delivered = lambda *told: self.delivered.append(told)
+        self.reads = make_reads(
+            self.store,
+            creation,
+            splitting=self.splitting(),
+            clock=lambda: self.clock.now,
+            soon=lambda callback: self.clock.schedule(self.clock.now, callback),
+            later=lambda seconds, callback: self.clock.schedule(
+                self.clock.now + round(seconds * 1000), callback
+            ),
+            polls=self.consumption.room,
+        )
+        self.pulls = PullService(self.reads, self.store.lane_messages)
+
+        def told(*delivered: Any) -> None:
+            self.delivered.append(delivered)
+
+        self.receives.on_delivered = self.reads.delivered = told
 
     def splitting(self) -> ReadSplitting:
         """Return what sends pullers elsewhere, as if there were little memory."""
@@ -264,6 +282,7 @@ class Side:
         """Keep it, and wake those who wait for it."""
         self.arrived.append((topic, queue_id, offset, tags))
         self.consumption.wakeups.on_arrival(topic, queue_id, offset, tags)
+        self.reads.waiting.arrived(topic, queue_id)
 
     def advance(self, ms: int) -> None:
         """Let time pass for leases and polls."""
@@ -311,7 +330,7 @@ class Side:
             ServerStreamMethod(
                 "PullMessage",
                 messaging.PullMessageRequest,
-                known(receives.pull),
+                known(self.pulls.pull),
                 lambda call, error: [messaging.PullMessageResponse(status=status_of(error))],
             ),
         )
@@ -397,11 +416,10 @@ class Side:
         told = LeaseTable(origin=0)
         for chunk in self.journal.chunks:
             told.join(chunk)
-        polls = self.consumption.wakeups.polls
         return {
             "leases": lease_entries(self.consumption.lease_store.table),
             "journal": lease_entries(told),
-            "polls": len(polls),
+            "polls": self.consumption.parked,
             "delivered": self.delivered,
             "handed on": self.handed_on,
         }

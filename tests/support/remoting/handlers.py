@@ -7,13 +7,14 @@ from pathlib import Path
 from typing import Any
 
 from support.broker.transactions import FakeLoop, FakePositions
+from support.engine.reads import CommitsKept, make_reads
 from support.store.stores import OPTIONS, open_master
-from whimbrel.broker.api.receive import ReadSplitting
 from whimbrel.broker.consume.filters import compile_filter
 from whimbrel.broker.engine.detours import DelayDetour
 from whimbrel.broker.engine.ends import Ends
 from whimbrel.broker.engine.send import Sends
 from whimbrel.broker.engine.send_back import SendBacks
+from whimbrel.broker.engine.splitting import ReadSplitting
 from whimbrel.broker.produce.internal_append import InternalAppender
 from whimbrel.broker.remoting.pulls import Pulls
 from whimbrel.broker.remoting.records import Records
@@ -33,7 +34,6 @@ from whimbrel.model.topic import MessageType, TopicConfig
 from whimbrel.rpc.remoting.command import Command
 from whimbrel.rpc.remoting.handlers import Handle, Outcome, Reply, reply_to_error
 from whimbrel.rpc.server.producers import Producers
-from whimbrel.store.bulk_source import BulkSource
 from whimbrel.store.codec import StoredMessage, decode_record, pack_host
 
 __all__ = [
@@ -134,7 +134,7 @@ class Handlers:
 
     Attributes:
         soon: what was put off to the loop's next iteration.
-        now_ms: of the clock that held pulls go by.
+        now_ms: of the clock that pulls go by which wait.
     """
 
     def __init__(self, root: Path, *, auto_create: bool = True, master: bool = True) -> None:
@@ -158,20 +158,20 @@ class Handlers:
         self.peer = FakePeer()
         self.sends = SendRequests(self.engine)
         self.soon: list[Any] = []
-        self.commits: list[tuple[str, str, int, int]] = []
-        self.pulls = Pulls(
-            self.topics,
+        self.positions = CommitsKept()
+        self.reads = make_reads(
+            self.store,
             creation,
-            self.clients,
-            BulkSource(self.store),
-            ReadSplitting(enabled=False, written=lambda: 0),
-            master=master,
+            members=self.clients,
+            positions=self.positions,
+            splitting=ReadSplitting(enabled=False, written=lambda: self.store.written),
+            follows=not master,
             clock=lambda: self.now_ms,
             soon=self.soon.append,
-            commit=lambda *commit: self.commits.append(commit),
         )
-        held = self.pulls.held
-        self.store.on_arrival = lambda topic, queue_id, offset, code: held.on_arrival(topic, queue_id)
+        self.waiting = self.reads.waiting
+        self.pulls = Pulls(self.reads, lambda *, found: None)
+        self.store.on_arrival = lambda topic, queue_id, offset, code: self.waiting.arrived(topic, queue_id)
         self.internal = InternalAppender(
             self.topics,
             self.appender,
@@ -276,8 +276,9 @@ class Handlers:
 def reply(outcome: Any) -> Reply:
     """Return what a request is answered with, at once or by now."""
     if isinstance(outcome, Deferred):
-        assert outcome.done and outcome.error is None
-        outcome = outcome.result
+        assert outcome.done
+        error = outcome.error
+        outcome = reply_to_error(error) if isinstance(error, WhimbrelError) else outcome.result
     assert isinstance(outcome, Reply)
     return outcome
 

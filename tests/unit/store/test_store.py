@@ -9,7 +9,8 @@ import pytest
 
 from sim.files import FIRST_DEVICE
 from support.store.stores import FILE, OPTIONS, make_draft, open_log, open_master
-from whimbrel.errors import NotRecovered, StoreError
+from whimbrel.errors import IllegalOffset, NotRecovered, StoreError
+from whimbrel.store.codec import FILLER_SIZE
 from whimbrel.store.commitlog import LogWriter
 from whimbrel.store.locking import held, is_locked
 from whimbrel.store.log_reader import LogReader
@@ -180,4 +181,18 @@ def test_a_store_knows_the_lowest_end_of_its_log_since_it_was_last_open(tmp_path
     for number in range(20):
         store.append([make_draft(number)])
     assert store.intact_end == ends[9] < store.written
+    store.close()
+
+
+def test_a_hole_in_a_queue_is_told_without_a_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its size is that of 2 GiB: in a longer log a whole file would be read for it."""
+
+    def read(place: int, size: int) -> bytes:
+        raise AssertionError(f"{size} bytes are read")
+
+    store = open_master(tmp_path / "s")
+    store.append([make_draft(0)])
+    monkeypatch.setattr(store, "read_range", read)
+    with pytest.raises(IllegalOffset, match="0 is outside the log, which is 0 to"):
+        store.read(0, FILLER_SIZE)
     store.close()

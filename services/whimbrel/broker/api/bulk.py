@@ -1,6 +1,6 @@
 """BulkService: records, offsets and checksums in bulk, for data pipelines and audits. On masters and slaves.
 
-Frames are made on the loop (`bulk_reader.py`), one in several iterations of the loop however many readers
+Frames are made on the loop (`engine/frames.py`), one in several iterations of the loop however many readers
 there are, so that the loop serves all other calls between two frames. Checksums are computed in threads,
 which open the log's files themselves.
 """
@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from whimbrel.broker.api.admin import TYPE_NUMBERS
-from whimbrel.broker.consume.bulk_reader import BulkReader, ReadRange
 from whimbrel.broker.consume.filters import compile_filter
+from whimbrel.broker.engine.frames import BulkReader, ReadRange
 from whimbrel.broker.tables.topics import TopicTable
 from whimbrel.deferred import Deferred
 from whimbrel.errors import (

@@ -7,6 +7,7 @@ response, and the gRPC status stays OK. NotMaster comes with a trailer that says
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from whimbrel.broker.api.pulls import PullService
 from whimbrel.broker.api.receive import ReceiveService
 from whimbrel.broker.api.route import RouteService
 from whimbrel.broker.api.send import SendService
@@ -27,11 +28,49 @@ Handle = Callable[[Call, Any], Any]
 Fail = Callable[[Call, Exception], Any]
 
 
+class Methods:
+    """Makes methods whose callers are noted as alive, and told where the leader serves."""
+
+    def __init__(self, clients: Clients, clock: Callable[[], float], leader: Callable[[], str]) -> None:
+        """See `messaging_service`."""
+        self.clients, self.known, self.clock, self.leader = clients, clients.clients, clock, leader
+
+    def admit(self, call: Call) -> None:
+        """Note that a client is alive."""
+        client = self.known.get(call.metadata.get(CLIENT_ID_HEADER, ""))
+        if client is None:
+            self.clients.seen(check_client_id(call), call.metadata, self.clock())
+        else:
+            client.last_seen = self.clock()
+
+    def naming_leader(self, fail: Fail) -> Fail:
+        """Return what words an error, with the leader's address where another member leads."""
+
+        def failed(call: Call, error: Exception) -> Any:
+            if isinstance(error, NotMaster) and (address := self.leader()):
+                call.trailers.append((LEADER_TRAILER, address))
+            return fail(call, error)
+
+        return failed
+
+    def unary(self, name: str, handle: Handle, lane: CallLane | None = None) -> UnaryMethod:
+        """Return a method of one answer."""
+        fail = self.naming_leader(failing_with(getattr(messaging, f"{name}Response")))
+        request = getattr(messaging, f"{name}Request")
+        return UnaryMethod(name, request, handle, fail, admit=self.admit, lane=lane)
+
+    def stream(self, name: str, handle: Handle, fail: Fail) -> ServerStreamMethod:
+        """Return a method of many answers."""
+        request = getattr(messaging, f"{name}Request")
+        return ServerStreamMethod(name, request, handle, self.naming_leader(fail), admit=self.admit)
+
+
 def messaging_service(
     *,
     routes: RouteService,
     sends: SendService,
     receives: ReceiveService,
+    pulls: PullService,
     sessions: SessionService,
     clients: Clients,
     special: Mapping[str, Handle],
@@ -42,76 +81,42 @@ def messaging_service(
     """Return the service for the transport.
 
     Args:
-        routes, sends, receives, sessions: handle their calls.
+        routes, sends, receives, pulls, sessions: handle their calls.
         clients: the known clients.
         special: the calls about messages that are not plain ones, by name.
         clock: seconds of the monotonic clock.
         leader: where the group's leader serves, `host:port`; "" where nobody knows, or this broker leads.
         call_lane: takes plain sends and acknowledgements.
     """
-
-    known = clients.clients
-
-    def admit(call: Call) -> None:
-        """Note that a client is alive."""
-        client = known.get(call.metadata.get(CLIENT_ID_HEADER, ""))
-        if client is None:
-            clients.seen(check_client_id(call), call.metadata, clock())
-        else:
-            client.last_seen = clock()
-
-    def naming_leader(fail: Fail) -> Fail:
-        def failed(call: Call, error: Exception) -> Any:
-            if isinstance(error, NotMaster) and (address := leader()):
-                call.trailers.append((LEADER_TRAILER, address))
-            return fail(call, error)
-
-        return failed
+    methods = Methods(clients, clock, leader)
 
     def query_route(call: Call, request: Any) -> Any:
         sessions.credentials.note(call, clock())
         return routes.query_route(call, request)
 
-    def unary(name: str, handle: Handle, lane: CallLane | None = None) -> UnaryMethod:
-        response = getattr(messaging, f"{name}Response")
-        return UnaryMethod(
-            name,
-            getattr(messaging, f"{name}Request"),
-            handle,
-            naming_leader(failing_with(response)),
-            admit=admit,
-            lane=lane,
-        )
+    def pull_failed(call: Call, error: Exception) -> Any:
+        return [messaging.PullMessageResponse(status=status_of(error))]
 
+    handlers = {
+        "QueryRoute": query_route,
+        "QueryAssignment": routes.query_assignment,
+        "Heartbeat": sessions.heartbeat,
+        "NotifyClientTermination": sessions.terminate,
+        "AckMessage": receives.acknowledge,
+        "ChangeInvisibleDuration": receives.change_invisible,
+        "UpdateOffset": receives.update_offset,
+        "GetOffset": receives.get_offset,
+        "QueryOffset": receives.query_offset,
+        "SyncLiteSubscription": refuse_lite,
+        **special,
+    }
     return Service(
         MESSAGING_SERVICE,
         (
-            unary("QueryRoute", query_route),
-            unary("QueryAssignment", routes.query_assignment),
-            unary("Heartbeat", sessions.heartbeat),
-            unary("NotifyClientTermination", sessions.terminate),
+            *(methods.unary(name, handle) for name, handle in handlers.items()),
+            methods.unary("SendMessage", sends.send, call_lane),
             BidiMethod("Telemetry", messaging.TelemetryCommand, sessions.open_telemetry),
-            unary("SendMessage", sends.send, call_lane),
-            ServerStreamMethod(
-                "ReceiveMessage",
-                messaging.ReceiveMessageRequest,
-                receives.receive,
-                naming_leader(receives.receive_failed),
-                admit=admit,
-            ),
-            unary("AckMessage", receives.acknowledge),
-            unary("ChangeInvisibleDuration", receives.change_invisible),
-            ServerStreamMethod(
-                "PullMessage",
-                messaging.PullMessageRequest,
-                receives.pull,
-                naming_leader(lambda call, error: [messaging.PullMessageResponse(status=status_of(error))]),
-                admit=admit,
-            ),
-            unary("UpdateOffset", receives.update_offset),
-            unary("GetOffset", receives.get_offset),
-            unary("QueryOffset", receives.query_offset),
-            unary("SyncLiteSubscription", refuse_lite),
-            *(unary(name, handle) for name, handle in special.items()),
+            methods.stream("ReceiveMessage", receives.receive, receives.receive_failed),
+            methods.stream("PullMessage", pulls.pull, pull_failed),
         ),
     )

@@ -29,7 +29,6 @@ from whimbrel.store.compression import is_foreign
 __all__ = [
     "OK_FIELD",
     "OK_FIELD_3",
-    "OK_RESPONSE",
     "ack_answer",
     "message_frame",
     "next_offset",
@@ -40,7 +39,6 @@ __all__ = [
 SMALL = tuple(bytes((value,)) for value in range(128))
 OK_FIELD = messaging.SendMessageResponse(status=OK).SerializeToString()  # field 1; the same in all responses
 OK_FIELD_3 = b"\x1a" + OK_FIELD[1:]
-OK_RESPONSE = Encoded(OK_FIELD, OK)  # the first one to a receive or a pull that has got something
 
 
 def varint(value: int) -> bytes:
@@ -88,9 +86,9 @@ def ack_answer(entries: Iterable[tuple[str, str]]) -> Encoded:
     return Encoded(answer, OK)
 
 
-def next_offset(offset: int) -> Encoded:
+def next_offset(offset: int) -> bytes:
     """Return the last response to a pull."""
-    return Encoded(b"\x18" + varint(offset), OK)
+    return b"\x18" + varint(offset)
 
 
 @lru_cache(maxsize=1024)
@@ -136,7 +134,7 @@ def message_frame(
         return None
     if min(stored.born_timestamp, stored.store_timestamp, stored.queue_id, stored.queue_offset) < 0:
         return None
-    if is_foreign(stored.sys_flag):
+    if stored.sys_flag & COMPRESSED and is_foreign(stored.sys_flag):
         return None
     body = stored.body
     system = b""
@@ -163,7 +161,7 @@ def message_frame(
     data = (message_id or stored.offset_message_id).encode()
     host = host or stored.born_host.rpartition(":")[0]
     parts = [
-        system, b"\x1a", varint(len(data)), data,
+        system, b"\x1a", SMALL[len(data)] if len(data) < 128 else varint(len(data)), data,
         DIGEST, md5(body, usedforsecurity=False).hexdigest().upper().encode(),
         ZIPPED if stored.sys_flag & COMPRESSED and body else PLAIN, time_part(stored.born_timestamp),
         b"\x42" + text_part(host) if host else b"",
@@ -174,7 +172,13 @@ def message_frame(
         parts += (b"\x62", varint(len(data)), data)
     if stored.queue_id:
         parts += (b"\x68", varint(stored.queue_id))
-    parts += (b"\x70", varint(stored.queue_offset), b"\x80\x01", varint(attempt))
+    at = stored.queue_offset
+    parts += (
+        b"\x70",
+        SMALL[at] if at < 128 else varint(at),
+        b"\x80\x01",
+        SMALL[attempt & 127] if attempt < 128 else varint(attempt),
+    )
     if trace:
         data = trace.encode()
         parts += (b"\x92\x01", varint(len(data)), data)

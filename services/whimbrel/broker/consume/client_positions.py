@@ -49,7 +49,7 @@ class ClientPositions:
         Args:
             positions: see above.
             monotonic: seconds of a clock that never jumps.
-            wake: has pulls that wait on a queue (topic, id) look again; may be set later.
+            wake: has reads that wait on a queue (topic, id) look again.
         """
         self.positions, self.wake, self.monotonic = positions, wake, monotonic
         self.redirected: dict[Place, tuple[int, float]] = {}  # position, and until when

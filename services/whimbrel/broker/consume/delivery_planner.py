@@ -20,8 +20,8 @@ from whimbrel.broker.consume.leases import LeaseTable
 from whimbrel.broker.consume.plan import CORRUPT_RETRY_MS, Delivered, DeliveryPlan, ReceiveRequest
 from whimbrel.broker.consume.policy import DeliveryPolicy, QueueCursor, Run, SelectRuns, UnorderedPolicy
 from whimbrel.broker.consume.receipts import receipt_prefix
-from whimbrel.broker.consume.scan import Piece, RecordSource, Scan
 from whimbrel.errors import IllegalOffset
+from whimbrel.store.scan import Piece, RecordSource, Scan
 
 __all__ = ["UNORDERED", "DeliveryPlanner", "PolicyFactory", "Subscription", "Uniform"]
 

@@ -14,38 +14,17 @@ SQL filters are in `sql_filter.py`: the properties alone decide.
 
 from collections.abc import Mapping
 from functools import lru_cache
-from typing import Literal, Protocol, overload
+from typing import Literal, overload
 
 from whimbrel.broker.consume.sql_filter import SqlFilter, compile_sql
 from whimbrel.errors import IllegalFilter
 from whimbrel.store.codec import java_hash
+from whimbrel.store.scan import Filter
 
-__all__ = ["ALL", "FILTER_CHARS_MAX", "Filter", "TagFilter", "compile_filter"]
+__all__ = ["ALL", "FILTER_CHARS_MAX", "TagFilter", "compile_filter"]
 
 # A filter is read for every poll, so its length is bounded; RocketMQ has no bound of its own.
 FILTER_CHARS_MAX = 16 * 1024
-
-
-class Filter(Protocol):
-    """What a scan needs of a filter.
-
-    Attributes:
-        admits_all: every message matches, so that neither method needs to be called. expression: its text;
-        filters of one class and text admit the same messages. weight: what an entry costs, counted in entries
-        of which only the tags code is looked at.
-    """
-
-    @property
-    def admits_all(self) -> bool: ...
-    @property
-    def expression(self) -> str: ...
-    @property
-    def weight(self) -> int: ...
-    def admits_code(self, code: int) -> bool:
-        """Return False when no message with this tags code matches; True when the record must be read."""
-
-    def admits(self, properties: Mapping[str, str], tags: str | None) -> bool:
-        """Return whether a message with these properties matches; `tags` is its property TAGS."""
 
 
 class TagFilter:

@@ -3,7 +3,6 @@
     receive, give back what did not get out    `receiving.py`     Receiving
     acknowledge, change the visible time       `settling.py`      Settling
     forward to the dead letters                `hand_ons.py`      HandOns
-    pull                                       `pulling.py`       Pulling
     positions: read, commit, reset, adopt      `positions.py`     Positions
     parked polls, and what happens at a time   `wakeups.py`       Wakeups
 
@@ -22,16 +21,15 @@ from whimbrel.broker.consume.delivery_planner import UNORDERED, DeliveryPlanner,
 from whimbrel.broker.consume.hand_ons import HandOnAppend, HandOns
 from whimbrel.broker.consume.handles import Handles
 from whimbrel.broker.consume.lease_store import Journal, LeaseStore
-from whimbrel.broker.consume.long_polls import POLLS_MAX
+from whimbrel.broker.consume.long_polls import POLLS_MAX, Room
 from whimbrel.broker.consume.positions import Positions
-from whimbrel.broker.consume.pulling import Pulling
 from whimbrel.broker.consume.queue_leases import QueueLeases, WaitAfter
 from whimbrel.broker.consume.receiving import Receiving
 from whimbrel.broker.consume.retry_topics import Pair
-from whimbrel.broker.consume.scan import RecordSource
 from whimbrel.broker.consume.settling import Settling
 from whimbrel.broker.consume.wakeups import RetryTopics, Wakeups
 from whimbrel.model.retry import DEFAULT_POLICY
+from whimbrel.store.scan import RecordSource
 
 __all__ = ["GroupConsumption"]
 
@@ -77,18 +75,19 @@ class GroupConsumption:
             of that name. now_ms: the clock. schedule: calls a function once at a time, on this thread.
             client_alive: returns by group and client id whether the client was active lately. follows: the
             log is another broker's (a slave): it may lag behind the lease state.
-            polls_max: parked polls at most. exists: returns whether there is such a group, and a topic with
-            such a queue; an acknowledgement without lease state here counts only then. hand_on: appends
-            messages that a policy hands on to other topics; None where nothing can be appended (a slave):
-            such messages are held back. May be changed later (`hand_ons.append`). policy_of: makes the
-            delivery policies of groups on topics. wait_ms: how long a message waits whose lease was renewed
-            for as long as it may be.
+            polls_max: parked polls at most, of receives and of reads that share their room. exists: returns
+            whether there is such a group, and a topic with such a queue; an acknowledgement without lease
+            state here counts only then. hand_on: appends messages that a policy hands on to other topics;
+            None where nothing can be appended (a slave): such messages are held back. May be changed later
+            (`hand_ons.append`). policy_of: makes the delivery policies of groups on topics. wait_ms: how
+            long a message waits whose lease was renewed for as long as it may be.
         """
         self.now, self.follows = now_ms, follows
         self.lease_store = LeaseStore(journal, broker_id=broker_id, now_ms=now_ms)
         self.table = self.lease_store.table
         self.planner = DeliveryPlanner(self.table, store, broker_name, policy_of=policy_of)
         self.retry_topics: dict[Pair, tuple[tuple[str, int], ...]] = {}  # the parts read it
+        self.room = Room(polls_max)
         self.wakeups = Wakeups(
             store,
             self.planner,
@@ -96,7 +95,7 @@ class GroupConsumption:
             now_ms=now_ms,
             schedule=schedule,
             next_renewal=self.table.next_renewal,
-            polls_max=polls_max,
+            room=self.room,
         )
         handles = Handles(
             store, self.table, self.retry_topics, broker_name=broker_name, follows=follows, exists=exists
@@ -114,10 +113,8 @@ class GroupConsumption:
             client_alive=client_alive,
             wait_ms=wait_ms,
         )
-        self.pulling = Pulling(store, self.wakeups, follows=follows, now_ms=now_ms)
         self.positions = Positions(store, self.lease_store, follows=follows, now_ms=now_ms, wake=wake)
         self.wakeups.serve_receives = self.receiving.serve
-        self.wakeups.serve_pull = self.pulling.serve
         self.wakeups.renew = self.settling.renew
         self.lease_store.on_merged = self.wakeups.wake_all
         self.to_rest: dict[tuple[str, str], list[QueueLeases]] = {}  # what `sweep` has not looked at yet
@@ -139,8 +136,8 @@ class GroupConsumption:
 
     @property
     def parked(self) -> int:
-        """How many polls are parked."""
-        return len(self.wakeups.polls)
+        """How many polls are parked, with the reads that share their room."""
+        return self.room.taken
 
     def read_beside(self, retry_topics: RetryTopics) -> None:
         """Have receives read these topics from now on, beside those that they name."""

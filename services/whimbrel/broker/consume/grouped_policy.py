@@ -24,10 +24,10 @@ from whimbrel.broker.consume.ordered_policy import OrderedPolicy, add_run, alway
 from whimbrel.broker.consume.plan import DeliveryPlan, ReceiveRequest
 from whimbrel.broker.consume.policy import HandOnRule, QueueCursor, Run, SelectRuns
 from whimbrel.broker.consume.queue_leases import QueueLeases
-from whimbrel.broker.consume.scan import SCAN_MAX, Scan
 from whimbrel.errors import CorruptRecord, IllegalOffset
 from whimbrel.model.properties import SHARDING_KEY
 from whimbrel.store.codec import decode_record
+from whimbrel.store.scan import SCAN_MAX, Scan
 
 __all__ = ["AHEAD_MAX", "HELD_MAX", "GroupedPolicy"]
 

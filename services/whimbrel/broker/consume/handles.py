@@ -10,10 +10,10 @@ from collections.abc import Callable
 from whimbrel.broker.consume.leases import LeaseTable
 from whimbrel.broker.consume.queue_leases import QueueLeases, Standing
 from whimbrel.broker.consume.receipts import ReceiptHandle
-from whimbrel.broker.consume.scan import RecordSource
 from whimbrel.broker.consume.wakeups import RetryTopics
 from whimbrel.errors import IllegalOffset, InvalidReceiptHandle
 from whimbrel.store.codec import StoredMessage, decode_record
+from whimbrel.store.scan import RecordSource
 
 __all__ = ["Handles"]
 

@@ -1,8 +1,9 @@
-"""Parked long polls: which poll waits for what, in which order, and until when.
+"""Parked receives: which poll waits for what, in which order, and until when.
 
 Pure: the caller serves a poll and removes it. Polls wait in wait queues, one for each (topic, key). The key
-is the consumer group for receives, which compete for messages, and the queue id for pulls, which do not. A
-wait queue is served from its front, and a poll that got nothing keeps its place.
+is the consumer group, whose receives compete for messages. A wait queue is served from its front, and a poll
+that got nothing keeps its place. Reads, which do not compete, wait elsewhere (`engine/waiting.py`) and share
+their room.
 
     parked --serve--> answered        (messages are there)
        |----deadline-> answered       (empty)
@@ -13,13 +14,13 @@ Times are epoch milliseconds.
 
 import heapq
 import itertools
-from collections.abc import Hashable
+from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
 from whimbrel.errors import Throttled
 from whimbrel.model.limits import POLL_MS_MAX
 
-__all__ = ["ANSWER_MARGIN_MS", "POLLS_MAX", "LongPolls", "ParkedPoll", "poll_time_ms"]
+__all__ = ["ANSWER_MARGIN_MS", "POLLS_MAX", "LongPolls", "ParkedPoll", "Room", "poll_time_ms"]
 
 # A parked poll keeps a stream of the transport, about 20 KiB; the bound limits that memory. RocketMQ: 100,000
 # (`maxPopPollingSize`), its streams being cheaper; 1024 for each queue.
@@ -48,13 +49,21 @@ def poll_time_ms(requested_ms: int | None, remaining_ms: int | None) -> int:
     return max(poll_ms, 0)
 
 
+@dataclass(slots=True)
+class Room:
+    """How much of a bound is taken, by all who share it."""
+
+    most: int
+    taken: int = 0
+
+
 class ParkedPoll(Protocol):
     """What `LongPolls` needs to know of a poll."""
 
     @property
     def topic(self) -> str: ...
     @property
-    def wait_key(self) -> Hashable: ...
+    def wait_key(self) -> str: ...
     @property
     def deadline_ms(self) -> int: ...
 
@@ -65,9 +74,9 @@ P = TypeVar("P", bound=ParkedPoll)
 class LongPolls(Generic[P]):
     """The parked polls, by topic and key. An operation's cost does not grow with their number."""
 
-    def __init__(self, *, polls_max: int = POLLS_MAX) -> None:
-        self.polls_max = polls_max
-        self.by_topic: dict[str, dict[Hashable, dict[P, None]]] = {}  # dicts as sets that keep their order
+    def __init__(self, room: Room) -> None:
+        self.room = room
+        self.by_topic: dict[str, dict[str, dict[P, None]]] = {}  # dicts as sets that keep their order
         self.deadlines: list[tuple[int, int, P]] = []  # may name polls that were removed
         self.count = 0
         self.sequence = itertools.count()  # orders polls of equal deadline
@@ -77,8 +86,10 @@ class LongPolls(Generic[P]):
 
     def park(self, poll: P) -> None:
         """Put a poll at the end of its wait queue; raises Throttled when too many are parked."""
-        if self.count >= self.polls_max:
-            raise Throttled(f"polling full: {self.count} polls are parked")
+        room = self.room
+        if room.taken >= room.most:
+            raise Throttled(f"polling full: {room.taken} polls are parked")
+        room.taken += 1
         self.by_topic.setdefault(poll.topic, {}).setdefault(poll.wait_key, {})[poll] = None
         self.count += 1
         if len(self.deadlines) > 2 * self.count + 64:
@@ -94,6 +105,7 @@ class LongPolls(Generic[P]):
             return False
         del queue[poll]
         self.count -= 1
+        self.room.taken -= 1
         if not queue:
             del queues[poll.wait_key]
             if not queues:
@@ -104,7 +116,7 @@ class LongPolls(Generic[P]):
         """Return whether any poll waits for the topic."""
         return topic in self.by_topic
 
-    def has_key(self, topic: str, key: Hashable) -> bool:
+    def has_key(self, topic: str, key: str) -> bool:
         """Return whether any poll waits for the topic under this key."""
         return key in self.by_topic.get(topic, ())
 
@@ -112,11 +124,11 @@ class LongPolls(Generic[P]):
         """Return the topics that polls wait for."""
         return list(self.by_topic)
 
-    def keys(self, topic: str) -> list[Hashable]:
+    def keys(self, topic: str) -> list[str]:
         """Return the keys under which polls wait for the topic, the longest standing first."""
         return list(self.by_topic.get(topic, ()))
 
-    def waiting(self, topic: str, key: Hashable) -> list[P]:
+    def waiting(self, topic: str, key: str) -> list[P]:
         """Return the polls of one wait queue, first come first."""
         return list(self.by_topic.get(topic, {}).get(key, ()))
 

@@ -25,7 +25,7 @@ from whimbrel.broker.consume.lease_codec import Lease, Order
 from whimbrel.broker.consume.plan import DeliveryPlan, ReceiveRequest
 from whimbrel.broker.consume.policy import HandOnRule, QueueCursor, Run, SelectRuns
 from whimbrel.broker.consume.queue_leases import QueueLeases
-from whimbrel.broker.consume.scan import Scan
+from whimbrel.store.scan import Scan
 
 __all__ = ["OrderedPolicy", "add_run", "always"]
 

@@ -13,12 +13,11 @@ The changes are to be written down and applied before anything of the plan happe
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from whimbrel.broker.consume.filters import Filter
 from whimbrel.broker.consume.lease_codec import Lease
 from whimbrel.broker.consume.leases import LeaseTable
 from whimbrel.broker.consume.queue_leases import HAND_ON_LEASE_MS, RENEW_MS, Change, OrderChange, QueueLeases
-from whimbrel.broker.consume.scan import ANSWER_BYTES_MAX, Scan
 from whimbrel.store.codec import StoredMessage
+from whimbrel.store.scan import ANSWER_BYTES_MAX, Filter, Scan
 
 __all__ = [
     "CORRUPT_RETRY_MS",

@@ -19,8 +19,8 @@ from typing import Protocol, TypeAlias
 
 from whimbrel.broker.consume.plan import DeliveryPlan, HandOn, ReceiveRequest
 from whimbrel.broker.consume.queue_leases import INFLIGHT_MAX, QueueLeases
-from whimbrel.broker.consume.scan import Scan
 from whimbrel.store.codec import StoredMessage
+from whimbrel.store.scan import Scan
 
 __all__ = ["DeliveryPolicy", "HandOnRule", "QueueCursor", "Run", "SelectRuns", "UnorderedPolicy"]
 

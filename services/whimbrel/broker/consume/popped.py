@@ -25,12 +25,12 @@ import logging
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from whimbrel.broker.consume.scan import RecordSource
 from whimbrel.errors import CorruptRecord, IllegalOffset
 from whimbrel.model.limits import INVISIBLE_MS_MAX
 from whimbrel.model.names import POP_PREFIX, TIMER_TOPIC
 from whimbrel.model.properties import REAL_TOPIC, TAGS, TIMER_OUT_MS
 from whimbrel.store.codec import StoredMessage, decode_record, tags_code
+from whimbrel.store.scan import RecordSource
 
 __all__ = ["REVIVE_GROUP", "Held", "Queue", "popped"]
 

@@ -14,9 +14,9 @@ from whimbrel.broker.consume.lease_codec import Lease
 from whimbrel.broker.consume.lease_store import LeaseStore
 from whimbrel.broker.consume.popped import Held
 from whimbrel.broker.consume.queue_leases import INFLIGHT_MAX, Change, QueueLeases
-from whimbrel.broker.consume.scan import RecordSource
 from whimbrel.errors import IllegalOffset, OffsetNotFound
 from whimbrel.model.cluster import GroupProgress
+from whimbrel.store.scan import RecordSource
 
 __all__ = ["Positions"]
 

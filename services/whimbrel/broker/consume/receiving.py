@@ -166,8 +166,6 @@ class Receiving:
         polls = self.wakeups.polls
         fruitless: set[tuple[type, str, str]] = set()  # filters, and attempts, that found nothing
         for poll in polls.waiting(topic, group):
-            if not isinstance(poll, ReceivePoll):
-                continue
             wanted = poll.request.filter
             kind = (type(wanted), wanted.expression, poll.request.attempt_id)
             if kind in fruitless:

@@ -86,6 +86,7 @@ class SqlFilter:
     __slots__ = ("expression", "result", "weight")
 
     admits_all = False
+    codes = codes_and_texts = None
 
     def __init__(self, expression: str) -> None:
         """Compile an expression.

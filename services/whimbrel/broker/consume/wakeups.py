@@ -8,7 +8,7 @@ A poll is parked when there is nothing for it, and served again for one of these
 
 All that happens at a time shares one timer, which is armed for the earliest of them: also the renewals of
 leases that are due. The owner of the parked polls, of the dirty topics and of the timer is `Wakeups`; what a
-poll gets is decided by who serves it (`receiving.py`, `pull.py`). Times are epoch milliseconds.
+poll gets is decided by who serves it (`receiving.py`). Times are epoch milliseconds.
 """
 
 import heapq
@@ -18,15 +18,14 @@ from math import inf
 from typing import Any, TypeAlias, TypeVar
 
 from whimbrel.broker.consume.delivery_planner import DeliveryPlanner
-from whimbrel.broker.consume.long_polls import LongPolls
+from whimbrel.broker.consume.long_polls import LongPolls, Room
 from whimbrel.broker.consume.plan import Delivered, ReceiveRequest
-from whimbrel.broker.consume.pull import Pulled, PullRequest
 from whimbrel.broker.consume.retry_topics import Pair
-from whimbrel.broker.consume.scan import RecordSource
 from whimbrel.deferred import Deferred
 from whimbrel.errors import CorruptRecord
+from whimbrel.store.scan import RecordSource
 
-__all__ = ["PullPoll", "ReceivePoll", "RetryTopics", "Wakeups", "answer", "unchanged"]
+__all__ = ["ReceivePoll", "RetryTopics", "Wakeups", "answer", "unchanged"]
 
 # When a wait queue was to be served because a held message is visible, and nothing came of it, it is served
 # again after this time.
@@ -61,25 +60,6 @@ class ReceivePoll:
         return self.request.group
 
 
-@dataclass(eq=False, slots=True)
-class PullPoll:
-    """A parked pull; what lies between the request's offset and `position` does not match."""
-
-    request: PullRequest
-    deadline_ms: int
-    reply: Callable[[Pulled], Any]
-    deferred: Deferred[Any]
-    position: int
-
-    @property
-    def topic(self) -> str:
-        return self.request.topic
-
-    @property
-    def wait_key(self) -> int:
-        return self.request.queue_id
-
-
 class Wakeups:
     """Owns the parked polls, and has them served when something may have come for them."""
 
@@ -92,21 +72,20 @@ class Wakeups:
         now_ms: Callable[[], int],
         schedule: Callable[[int, Callable[[], None]], object],
         next_renewal: Callable[[], float],
-        polls_max: int,
+        room: Room,
     ) -> None:
         """Begin with no polls; set the functions that serve them before the first is parked.
 
         Args:
             store: where the messages are. planner: knows the policies of groups. retry_topics: what a group
             reads beside a topic. now_ms: the clock. schedule: calls a function once at a time, on this
-            thread. next_renewal: returns when leases are to be renewed. polls_max: parked polls at most.
+            thread. next_renewal: returns when leases are to be renewed. room: for parked polls.
         """
         self.store, self.planner, self.retry_topics = store, planner, retry_topics
         self.now, self.schedule, self.next_renewal = now_ms, schedule, next_renewal
-        self.polls: LongPolls[ReceivePoll | PullPoll] = LongPolls(polls_max=polls_max)
-        # Serve the receives of a topic and group at a time; one pull; what of leases is due.
+        self.polls: LongPolls[ReceivePoll] = LongPolls(room)
+        # Serve the receives of a topic and group at a time; what of leases is due.
         self.serve_receives: Callable[[str, str, int], None]
-        self.serve_pull: Callable[[PullPoll], None]
         self.renew: Callable[[int], None]
         # Topics whose polls may find something; a dict as an ordered set.
         self.dirty_topics: dict[str, None] = {}
@@ -133,7 +112,7 @@ class Wakeups:
         if topic not in self.dirty_topics and self.polls.has_topic(topic):
             self.wake(topic)
 
-    def park(self, poll: ReceivePoll | PullPoll) -> None:
+    def park(self, poll: ReceivePoll) -> None:
         """Put a poll at the end of its wait queue; raises Throttled when too many are parked."""
         self.polls.park(poll)
 
@@ -160,13 +139,8 @@ class Wakeups:
         now = self.now()
         topics, self.dirty_topics = self.dirty_topics, {}
         for topic in topics:
-            for key in self.polls.keys(topic):
-                if isinstance(key, str):
-                    self.serve_receives(topic, key, now)
-                else:
-                    for poll in self.polls.waiting(topic, key):
-                        if isinstance(poll, PullPoll):
-                            self.serve_pull(poll)
+            for group in self.polls.keys(topic):
+                self.serve_receives(topic, group, now)
         self.arm_timer()
 
     def schedule_wakeup(self, group: str, topic: str, now: int) -> None:
@@ -215,7 +189,7 @@ class Wakeups:
         self.arm_timer()
 
 
-def answer(poll: ReceivePoll | PullPoll, result: Any) -> bool:
+def answer(poll: ReceivePoll, result: Any) -> bool:
     """Answer a parked poll; return False when its caller has gone or was answered before."""
     try:
         reply = poll.reply(result)
@@ -225,5 +199,5 @@ def answer(poll: ReceivePoll | PullPoll, result: Any) -> bool:
     return poll.deferred.complete(reply)
 
 
-def answer_empty(poll: ReceivePoll | PullPoll) -> None:
-    answer(poll, [] if isinstance(poll, ReceivePoll) else Pulled([], poll.position))
+def answer_empty(poll: ReceivePoll) -> None:
+    answer(poll, [])

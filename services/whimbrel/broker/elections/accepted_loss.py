@@ -8,6 +8,10 @@ answered, without prior ones, and says in which epoch that was (`loss`). The sea
 and give back the vote, also where a member may have lost something (R9): what that is, is accepted. One that
 may have lost something since does not vote, as ever (R14d), and an operator may have to say it again.
 
+As long as the record's `loss` stands, an election needs the seals of all its voters (R14), and takes the best
+log among them, so no more is given up than was. The leader has it cleared once enough of them have adopted
+its epoch (R14c, `leadership.py`); from then on any `seals` of them meet those.
+
 What this may lose: voters 1, 2, 3; member 1 leads, 2 acknowledges r, both lose power, and 3 is made the
 leader with an empty log: r was answered and is gone. And worse: 1 and 2 were only cut off from 3, and go on
 to commit in their epoch until one of them hears of the new one: all of that is cut off as they follow. The
@@ -20,6 +24,7 @@ from collections.abc import Collection
 from dataclasses import replace
 
 from whimbrel.broker.elections.actions import Facts
+from whimbrel.broker.elections.group_view import enough
 from whimbrel.model.elections import Suspicion
 from whimbrel.model.group_record import GroupRecord, ids_text, majority
 
@@ -53,11 +58,7 @@ def record_with_loss(
     unfinished = bool(record.prior or record.loss) and (
         len(set(seats.items()).intersection(record.voters)) < record.acks
     )
-    if (
-        not unfinished
-        and len(voting.intersection(record.voters)) >= record.seals
-        and len(voting.intersection(record.prior)) >= record.prior_seals
-    ):
+    if not unfinished and enough(record, voting):
         return "enough voters are there: they elect a leader by themselves, without loss", None
     last_epoch, end, best = max(
         ((answers[other].last_epoch, answers[other].log_end, other) for other in seats.keys() & answers),

@@ -7,6 +7,7 @@ from typing import Final
 from whimbrel.model.group_record import GroupRecord
 
 __all__ = [
+    "ASK_APART_S",
     "STANDING",
     "Action",
     "AskSeals",
@@ -36,6 +37,7 @@ class State(Enum):
     CLOSING = "closing"
 
 
+ASK_APART_S: Final = 0.1  # between two questions to the same member
 STANDING: Final = (State.ASKING, State.SWAPPING, State.SEALING, State.OPENING)  # on the way to lead
 
 

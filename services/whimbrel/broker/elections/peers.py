@@ -20,11 +20,12 @@ from whimbrel.errors import ConnectionClosed, RemoteProtocolError, WhimbrelError
 from whimbrel.rpc.api.calls import Outbound, perform
 from whimbrel.rpc.client.channel import open_aio_channel
 
-__all__ = ["CALL_S", "Peers"]
+__all__ = ["AGAIN_S", "CALL_S", "Peers"]
 
 T = TypeVar("T")
 
 CALL_S = 1.0  # the deadline of a call among members, and to the coordinator
+AGAIN_S = 0.5  # before a call that has failed to the coordinator, or a change of role, is tried again
 
 
 class Peers:

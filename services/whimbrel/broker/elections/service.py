@@ -24,7 +24,7 @@ from whimbrel.pb.whimbrel.admin.v1 import election_admin_service_pb2 as operatin
 from whimbrel.pb.whimbrel.replica.v1 import election_service_pb2 as elections
 from whimbrel.rpc.server.handlers import Call, Service, UnaryMethod
 
-__all__ = ["Emptied", "Member", "Operated", "Repaired", "election_admin_service", "election_service"]
+__all__ = ["Emptied", "Member", "Operated", "election_admin_service", "election_service"]
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -134,10 +134,6 @@ class Operated(Protocol):
     async def set_voters(self, members: Collection[int]) -> int:
         """Have these members vote; return the epoch that decides it."""
 
-
-class Repaired(Protocol):
-    """Who mends a group, as operators ask; errors are WhimbrelErrors."""
-
     async def reinit(self, member: int) -> None:
         """Have a member's store emptied."""
 
@@ -145,7 +141,7 @@ class Repaired(Protocol):
         """Lead without those that do not answer, or tell what that would come to."""
 
 
-def election_admin_service(member: Operated, group: Repaired, operate: Operate) -> Service:
+def election_admin_service(member: Operated, operate: Operate) -> Service:
     """Return the service for operators."""
 
     def switchover(
@@ -173,12 +169,12 @@ def election_admin_service(member: Operated, group: Repaired, operate: Operate) 
 
     def reinit(call: Call, request: operating.ReinitRequest) -> Deferred[operating.ReinitResponse]:
         check_member_id("member", request.member)
-        return later(operate, group.reinit(request.member), lambda _: operating.ReinitResponse())
+        return later(operate, member.reinit(request.member), lambda _: operating.ReinitResponse())
 
     def failover(call: Call, request: operating.FailoverRequest) -> Deferred[operating.FailoverResponse]:
         for voter in request.voters:
             check_member_id("voters", voter)
-        work = group.failover(
+        work = member.failover(
             frozenset(request.voters) - {0}, accept=request.accept_loss, revision=request.revision
         )
         return later(operate, work, plan_message)

@@ -12,14 +12,14 @@ where it waits. Errors are those of `errors.py`; each front has its codes for th
 one for each verb: a tuple of named checks in their order, and a few members, each read in one place. Nothing
 asks which protocol it is.
 
-**Verbs.** `Sends` is here; the others still stand where they were, in the places named, and come with these
-calls:
+**Verbs.** `Sends` and `Reads` are here; the others still stand where they were, in the places named, and come
+with these calls:
 
     send(Send) -> Sent | Elsewhere                      `send.py`
         Store messages of one topic, in one queue. Elsewhere: another broker owns that queue.
-    read(Read) -> Run                                   now `consume/pull.py`, `raw_pull.py`, `bulk_reader.py`
-        Entries of one queue from an offset on, with views of the log, which the front renders as messages, as
-        pieces of the log, or as frames; or where to go on. Waits for a message, if it is to.
+    read(Read, render) -> what is rendered of a Run     `read.py`; frames of readers in bulk: `frames.py`
+        Entries of one queue from an offset on, as messages or as pieces of the log, which the front renders;
+        or where to go on. Waits for a message, if it is to (`waiting.py`).
     take(Take) -> Delivery                              now `consume/receiving.py`
         Messages for a group, leased to a client: read, filtered, written down, and only then handed out.
     settle(Settle) -> list of outcomes                  now `consume/settling.py`
@@ -46,10 +46,10 @@ again: an arrival in a queue of the topic, the visible time of what is held, and
 of the group. The retry wakes it; receives of the group look one after the other, in their order; the filter
 runs on what the scan returns, and what it leaves out is passed over in the same plan that is written down.
 
-*A pull that waits at a follower.* `read` finds nothing and waits for an arrival, by its queue, with a
-deadline. The follower's log grows and is dispatched as far as it is committed; all pulls of the queue look
-again in the loop's next iteration. When the follower begins to lead, the role's end answers what waits with
-nothing new, and clients ask again.
+*A pull that waits at a follower.* `read` finds nothing, or an offset that the follower's log has not come to,
+and waits for an arrival, by its queue, with a deadline. The log grows and is dispatched as far as it is
+committed; all reads of the queue look again in the loop's next iteration. When the follower begins to lead,
+the role's end answers what waits as its kind says, and clients ask again.
 
 *An acknowledgement that the lane has parked when the role ends.* The lane keeps the bytes, `waiting` one
 cursor: the number of the last change that parked answers wait for. The role's end hands over what is parked,

@@ -18,11 +18,10 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from whimbrel.broker.consume.filters import FILTER_CHARS_MAX
-from whimbrel.broker.consume.raw_pull import BYTES_MAX
 from whimbrel.broker.engine.message import NOT_PLAIN, born_host_of
 from whimbrel.broker.engine.policy import SendPolicy
 from whimbrel.broker.lane.calls import BrokerLane
-from whimbrel.broker.remoting.pull_header import SUSPEND_MS_MAX, PullHeader, ReadPull
+from whimbrel.broker.remoting.pull_header import BYTES_MAX, SUSPEND_MS_MAX, PullHeader, ReadPull
 from whimbrel.broker.remoting.sends import REGION
 from whimbrel.deferred import Deferred
 from whimbrel.errors import WhimbrelError

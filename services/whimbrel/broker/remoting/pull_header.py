@@ -10,14 +10,26 @@ from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 from whimbrel.broker.consume.filters import FILTER_CHARS_MAX
-from whimbrel.broker.consume.raw_pull import BYTES_MAX
 from whimbrel.errors import BadRequest
-from whimbrel.rpc.remoting.command import Command
+from whimbrel.rpc.remoting.command import INT_MAX, INT_MIN, LONG_MAX, LONG_MIN, Command
 from whimbrel.rpc.remoting.frames import decode_frame
 
-__all__ = ["COMMIT", "NAMES_SUBSCRIPTION", "SUSPEND", "SUSPEND_MS_MAX", "PullHeader", "ReadPull", "read_pull"]
+__all__ = [
+    "BYTES_MAX", "COMMIT", "NAMES_SUBSCRIPTION", "SUSPEND", "SUSPEND_MS_MAX", "PullHeader", "ReadPull",
+    "commit_offset", "read_pull",
+]  # fmt: skip
 
+BYTES_MAX: Final = 262_144  # RocketMQ: maxTransferBytesOnMessageInMemory
 COMMIT, SUSPEND, NAMES_SUBSCRIPTION = 1, 2, 4  # bits of the system flag
+FLAGS: Final = (("sysFlag", None, INT_MIN, INT_MAX),)
+NUMBERS: Final = (
+    ("queueId", None, INT_MIN, INT_MAX),
+    ("queueOffset", None, LONG_MIN, LONG_MAX),
+    ("maxMsgNums", None, INT_MIN, INT_MAX),
+    ("maxMsgBytes", BYTES_MAX, INT_MIN, INT_MAX),
+    ("subVersion", 0, LONG_MIN, LONG_MAX),
+    ("suspendTimeoutMillis", 0, LONG_MIN, LONG_MAX),
+)
 SUSPEND_MS_MAX: Final = 60_000  # Java's clients ask for 15 s, and wait 30 s for the answer
 
 
@@ -79,20 +91,33 @@ def read_pull(request: Command) -> PullHeader:
         return request.header
     fields = request.fields
     text, kind = fields.get("subscription", ""), fields.get("expressionType", "TAG")
-    flags = request.int32("sysFlag")
+    (flags,) = request.numbers(FLAGS)
     if flags & NAMES_SUBSCRIPTION and len(text) > FILTER_CHARS_MAX:
         raise BadRequest(f"a subscription has at most {FILTER_CHARS_MAX} characters, not {len(text)}")
+    group = fields.get("consumerGroup") or request.text("consumerGroup")
+    topic = fields.get("topic") or request.text("topic")
+    queue_id, offset, messages, size, version, suspend_ms = request.numbers(NUMBERS)
     return PullHeader(
-        request.text("consumerGroup"),
-        request.text("topic"),
-        request.int32("queueId"),
-        request.int64("queueOffset"),
-        max(request.int32("maxMsgNums"), 1),
-        max(min(request.int32("maxMsgBytes", BYTES_MAX), BYTES_MAX), 1),
+        group,
+        topic,
+        queue_id,
+        offset,
+        max(messages, 1),
+        max(min(size, BYTES_MAX), 1),
         flags,
-        request.int64("subVersion", 0),
+        version,
         text if flags & NAMES_SUBSCRIPTION else "",
         kind not in ("TAG", ""),
-        min(request.int64("suspendTimeoutMillis", 0), SUSPEND_MS_MAX),
+        min(suspend_ms, SUSPEND_MS_MAX),
         None,
     )
+
+
+def commit_offset(header: PullHeader, request: Command) -> int:
+    """Return the position that a pull carries.
+
+    Raises:
+        BadRequest: it is no number.
+    """
+    found = header.commit_offset
+    return request.int64("commitOffset", 0) if found is None else found

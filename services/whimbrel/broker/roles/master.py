@@ -149,7 +149,7 @@ class MasterRole(Role):
     def term(self) -> GroupRecord | None:
         """The record under which this broker was elected; None where roles are configured."""
         elector = self.context.elector
-        return None if elector is None else elector.term
+        return None if elector is None else elector.takeover.term
 
     @property
     def voters(self) -> frozenset[int]:
@@ -335,7 +335,7 @@ class MasterRole(Role):
         )
         leases.has_all = lambda: state.begun
         leases.journal.sync_promptly(lambda: context.call_from_thread(state.leases.advance))
-        elector.state_holders = state.holders
+        elector.own.state_holders = state.holders
         return state
 
     def take_tables(self, tables: bytes) -> None:
@@ -788,7 +788,7 @@ class MasterRole(Role):
         return (
             super().advice(replicator_alive=replicator_alive)
             or ("" if self.state is None else self.state.trouble)
-            or ("" if elector is None else elector.kept_elsewhere)
+            or ("" if elector is None else elector.takeover.kept_elsewhere)
             or self.stalled_majority()
             or self.upkeep.advice()
         )

@@ -95,7 +95,7 @@ def make_parts(role: "Role") -> RemotingParts:
     )
     locks = RemotingLocks(context.queue_locks, topics, groups, clock=machine.monotonic)
 
-    splitting = role.receives.splitting
+    splitting = role.reads.splitting
     positions = RemotingPositions(
         topics,
         role.creation,
@@ -112,36 +112,7 @@ def make_parts(role: "Role") -> RemotingParts:
     topic_part = RemotingTopics(
         changes, context.remoting_clients, role.consumption.positions, traffic, broker_name=name
     )
-    stats = RemotingConsumeStats(
-        changes,
-        context.remoting_clients,
-        role.client_positions,
-        traffic,
-        broker_name=name,
-        address=lambda: unpack_host(role.sends.policy.store_host),
-        wall_ms=machine.wall_ms,
-        soon=loop.call_soon,
-    )
-    resets = RemotingResets(
-        changes,
-        context.remoting_clients,
-        role.client_positions,
-        broker_name=name,
-    )
-    role.client_positions.wake = role.pulls.held.on_arrival
-    runtime = RemotingRuntime(
-        changes,
-        traffic,
-        role.options,
-        replication=role.replication,
-        disk=lambda: disk_state(role.root, machine.files),
-        wall_ms=machine.wall_ms,
-        started_ms=context.started_ms,
-        port=lambda: context.port,
-        send_times=lambda: sends_of(context),
-        levels=lambda: levels_of(role),
-        keep_hours=lambda hours: keep_hours(role, hours),
-    )
+    resets = RemotingResets(changes, context.remoting_clients, role.client_positions, broker_name=name)
     samples = TrafficSamples(
         traffic,
         topics,
@@ -157,10 +128,10 @@ def make_parts(role: "Role") -> RemotingParts:
         positions.handles(),
         topic_part.handles(),
         RemotingGroups(changes).handles(),
-        stats.handles(),
+        stats_of(role, changes).handles(),
         resets.handles(),
         RemotingClientCalls(context.remoting_clients, role.store, broker_name=name).handles(),
-        runtime.handles(),
+        runtime_of(role, changes).handles(),
     ]
 
     def sweep() -> None:
@@ -169,6 +140,38 @@ def make_parts(role: "Role") -> RemotingParts:
         samples.sweep()
 
     return RemotingParts(parts, clients.closed, sweep)
+
+
+def stats_of(role: "Role", changes: TableChanges) -> RemotingConsumeStats:
+    """Make what tells how far consumers are."""
+    return RemotingConsumeStats(
+        changes,
+        role.context.remoting_clients,
+        role.client_positions,
+        role.context.traffic,
+        broker_name=role.options.name,
+        address=lambda: unpack_host(role.sends.policy.store_host),
+        wall_ms=role.machine.wall_ms,
+        soon=role.loop.call_soon,
+    )
+
+
+def runtime_of(role: "Role", changes: TableChanges) -> RemotingRuntime:
+    """Make what tells how the broker is, and takes its settings."""
+    context, machine = role.context, role.machine
+    return RemotingRuntime(
+        changes,
+        context.traffic,
+        role.options,
+        replication=role.replication,
+        disk=lambda: disk_state(role.root, machine.files),
+        wall_ms=machine.wall_ms,
+        started_ms=context.started_ms,
+        port=lambda: context.port,
+        send_times=lambda: sends_of(context),
+        levels=lambda: levels_of(role),
+        keep_hours=lambda hours: keep_hours(role, hours),
+    )
 
 
 def disk_state(root: Path, files: Files) -> DiskState:

@@ -24,7 +24,8 @@ from whimbrel.broker.api.bulk import BulkService
 from whimbrel.broker.api.cut_admin import CutAdmin
 from whimbrel.broker.api.dead_letter_admin import DeadLetterAdmin
 from whimbrel.broker.api.messaging import Handle, messaging_service
-from whimbrel.broker.api.receive import ReadSplitting, ReceiveService
+from whimbrel.broker.api.pulls import PullService
+from whimbrel.broker.api.receive import ReceiveService
 from whimbrel.broker.api.replay import ReplayService
 from whimbrel.broker.api.route import RouteService
 from whimbrel.broker.api.send import SendService
@@ -34,20 +35,24 @@ from whimbrel.broker.consume.client_positions import ClientPositions
 from whimbrel.broker.consume.group_consumption import GroupConsumption
 from whimbrel.broker.consume.lease_journal import LeaseJournal
 from whimbrel.broker.consume.policies import Policies
+from whimbrel.broker.consume.pulled_queues import PulledQueues
 from whimbrel.broker.consume.retry_topics import retry_topics
+from whimbrel.broker.engine.read import Reads
 from whimbrel.broker.engine.send import Majority, Sends
+from whimbrel.broker.engine.splitting import ReadSplitting
 from whimbrel.broker.metrics import families_of, labels_of, serve_families
 from whimbrel.broker.options import BrokerOptions
 from whimbrel.broker.produce.appender import Appender, ReadOnlyAppender
 from whimbrel.broker.produce.confirmed_offset import ConfirmedFile, MasterConfirmed, SlaveConfirmed
 from whimbrel.broker.remoting.long_reads import LongReads
+from whimbrel.broker.remoting.pulls import Pulls
+from whimbrel.broker.remoting.records import Records
 from whimbrel.broker.remoting.sends import SendRequests
 from whimbrel.broker.remoting.service import remoting_service
 from whimbrel.broker.roles.context import BrokerContext
 from whimbrel.broker.roles.epochs import choose_dialect
 from whimbrel.broker.roles.facts import facts_of
 from whimbrel.broker.roles.offset_exchange import OffsetExchange
-from whimbrel.broker.roles.remoting_messages import RemotingMessages
 from whimbrel.broker.roles.remoting_parts import CHANGING, RemotingParts, make_parts
 from whimbrel.broker.tables.group_creation import GroupCreation
 from whimbrel.broker.tables.shared_topics import TopicSharing
@@ -174,7 +179,7 @@ class Role(ABC):
             self.serving = False
             self.end_writing(reason, unconfirmed)
             self.receives.release()
-            self.pulls.close(reason)
+            self.reads.close(reason)
             self.consumption.close()
             self.bulk.close(reason)
             self.cuts.close(reason)
@@ -324,7 +329,6 @@ class Role(ABC):
         self.order_masters()
         self.offsets.adopt_file()
         self.opened.callback(self.offsets.export)  # not before: it would write over a file that can't be read
-        self.store.on_arrival = self.consumption.wakeups.on_arrival
 
     def exists(self, group: str, topic: str, queue_id: int) -> bool:
         """Tell whether there is such a group, and a topic with such a queue."""
@@ -369,18 +373,38 @@ class Role(ABC):
             sharing=self.sharing if options.nameservers else None,
             majority=self.metadata_majority,
         )
-        splitting = ReadSplitting(enabled=options.slave_read_enable, written=self.log_end)
+        self.reads = self.make_reads()
+        self.consumption.receiving.left_out = self.reads.left_out
         self.receives = ReceiveService(
             topics,
-            groups,
+            self.creation,
             self.consumption,
-            splitting,
-            master=master,
             clock=self.machine.wall_ms,
             priority_order_asc=options.priority_order_asc,
             lane_messages=store.lane_messages,
         )
-        replays = ReplayService(
+        if context.counted is not None:
+            self.receives.on_delivered = context.counted.took
+        self.bulk = BulkService(
+            topics,
+            store,
+            confirmed=self.confirmed.refresh,
+            name=options.name,
+            broker_id=options.id,
+            master=master,
+        )
+        return [
+            self.messaging(master=master),
+            *self.admin_services(appender, master=master),
+            self.replica_service(),
+            self.bulk.service(),
+        ]
+
+    def admin_services(self, appender: Appender | ReadOnlyAppender, *, master: bool) -> list[Service]:
+        """Make what administrators and tools call."""
+        options, context, store = self.options, self.context, self.store
+        topics, groups = context.topics, context.groups
+        self.replays = ReplayService(
             topics,
             appender,
             store,
@@ -388,7 +412,6 @@ class Role(ABC):
             accepts=options.accept_replays,
             store_host=lambda: self.sends.policy.store_host,
         )
-        self.replays = replays
         admin = AdminService(
             topics,
             groups,
@@ -412,14 +435,6 @@ class Role(ABC):
             master=master,
             store_host=lambda: self.sends.policy.store_host,
         )
-        self.bulk = BulkService(
-            topics,
-            store,
-            confirmed=self.confirmed.refresh,
-            name=options.name,
-            broker_id=options.id,
-            master=master,
-        )
         self.cuts = CutAdmin(
             self.root,
             topics,
@@ -433,25 +448,50 @@ class Role(ABC):
             store_host=lambda: self.sends.policy.store_host,
             address_of=lambda member: context.members.get(member, ""),
         )
-        if context.counted is not None:
-            self.receives.on_delivered = context.counted.took
-        return [
-            self.messaging(master=master),
-            admin.service(replays.methods()),
-            letters.service(),
-            self.cuts.service(),
-            self.replica_service(),
-            self.bulk.service(),
-        ]
+        return [admin.service(self.replays.methods()), letters.service(), self.cuts.service()]
+
+    def make_reads(self) -> Reads:
+        """Make what decides reads, and have those that wait told of new messages and of resets."""
+        context, options, machine = self.context, self.options, self.machine
+        self.client_positions = ClientPositions(
+            self.consumption.positions,
+            monotonic=machine.monotonic,
+            wake=lambda topic, queue_id: self.reads.waiting.arrived(topic, queue_id),
+        )
+        reads = Reads(
+            context.topics,
+            self.creation,
+            context.remoting_clients,
+            self.client_positions,
+            self.store,
+            ReadSplitting(enabled=options.slave_read_enable, written=self.log_end),
+            follows=self.NAME == "slave",
+            clock=lambda: int(machine.monotonic() * 1000),
+            soon=self.loop.call_soon,
+            later=self.loop.call_later,
+            polls=self.consumption.room,
+            pulled=None if options.share_pulled_queues else PulledQueues(),
+            delivered=None if context.counted is None else context.counted.took,
+        )
+        receives, waiting = self.consumption.wakeups, reads.waiting
+
+        def arrived(topic: str, queue_id: int, offset: int, tags_code: int) -> None:
+            receives.on_arrival(topic, queue_id, offset, tags_code)
+            waiting.arrived(topic, queue_id)
+
+        self.store.on_arrival = arrived
+        return reads
 
     def make_remoting(self) -> RemotingService:
         """Make what is served by the remoting protocol, over the same parts."""
-        self.client_positions = ClientPositions(self.consumption.positions, monotonic=self.machine.monotonic)
-        context = self.context
-        messages = self.remoting_messages = RemotingMessages(self)
-        self.pulls = messages.pulls
+        context, sends = self.context, SendRequests(self.sends)
+        messages = [
+            sends.handles(),
+            Pulls(self.reads, context.traffic.pulled).handles(),
+            Records(self.store).handles(),
+        ]
         parts = self.remoting_parts = make_parts(self)
-        handles = [*messages.handles(), *self.special_requests(messages.sends), *parts.handles]
+        handles = [*messages, *self.special_requests(sends), *parts.handles]
         access, accounts = self.options.remoting_admin, context.remoting_accounts
         reads = LongReads(clock=self.machine.monotonic, later=self.loop.call_later)
         self.opened.callback(reads.close)
@@ -491,6 +531,7 @@ class Role(ABC):
             routes=routes,
             sends=self.send_calls(),
             receives=self.receives,
+            pulls=PullService(self.reads, self.store.lane_messages),
             sessions=context.sessions,
             clients=context.clients,
             special=self.special_calls(),
@@ -593,19 +634,19 @@ class Role(ABC):
         """Forget what a nameserver said that is gone."""
         self.nameserver_lost(nameserver)
         if self.context.elector is not None:
-            self.context.elector.nameserver_lost(nameserver)
+            self.context.elector.roster.lose(nameserver)
 
     async def unregister(self) -> None:
         """Leave the nameservers; a member that is elected stays, for its next role."""
         assert self.registration is not None
         elector = self.context.elector
-        if elector is None or elector.stopped:
+        if elector is None or elector.own.stopped:
             self.context.registration = None
             await self.registration.stop()
             return
         last = replace(facts_of(self), writable=False)
         self.registration.hand_over(
-            facts=lambda: last, on_members=elector.members_changed, on_lost=elector.nameserver_lost
+            facts=lambda: last, on_members=elector.members_changed, on_lost=elector.roster.lose
         )
 
     def facts_changed(self) -> None:
@@ -623,7 +664,6 @@ class Role(ABC):
         self.confirmed.beat()
         self.consumption.lease_store.beat()
         self.receives.expire_held(self.machine.monotonic(), BEAT_S)
-        self.pulls.expire()
 
     def sweep(self) -> None:
         """Let go of clients that are gone, and of state that nobody uses."""
@@ -631,7 +671,7 @@ class Role(ABC):
         self.consumption.sweep()
         if self.remoting_parts is not None:
             self.remoting_parts.sweep()
-            self.remoting_messages.sweep()
+            self.reads.sweep()
 
     def run_retention(self) -> None:
         """Remove files that may go."""

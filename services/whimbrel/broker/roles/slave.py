@@ -183,8 +183,8 @@ class SlaveRole(Role):
         self.page.leader_file_size = 0  # another master may have other files
         self.kept_log = KeptLog(self.page, lambda: self.store.flushed)
         if context.elector is not None:
-            context.elector.waiting_below = self.waiting_below
-            self.begun.callback(context.elector.waits_nowhere)
+            context.elector.answers.waiting_below = self.waiting_below
+            self.begun.callback(context.elector.answers.waits_nowhere)
         log = self.store if self.traces is None else self.traces.of_dispatch(self.store)
         self.dispatcher = LogDispatcher(log, self.page, self.loop)
         if counted is not None:

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Literal
 from whimbrel.errors import IllegalFilter, Throttled
 
 if TYPE_CHECKING:
-    from whimbrel.broker.consume.filters import Filter
+    from whimbrel.store.scan import Filter
 
 __all__ = [
     "MEMBERS_MAX",

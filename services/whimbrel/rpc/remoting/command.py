@@ -7,7 +7,7 @@ servers leave such fields null, and answer with the text of a NullPointerExcepti
 Sources: RocketMQ 4.9.3, `RemotingCommand`, `LanguageCode`, `MQVersion`; what clients send is recorded.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final
@@ -107,6 +107,19 @@ class Command:
     def int64(self, name: str, default: int | None = None) -> int:
         """Return a field as a number of 64 bits; see `number`."""
         return self.number(name, default, LONG_MIN, LONG_MAX)
+
+    def numbers(self, wanted: Sequence[tuple[str, int | None, int, int]]) -> list[int]:
+        """Return several fields as numbers: of each the arguments of `number`."""
+        found, get = [], self.fields.get
+        for name, default, least, most in wanted:
+            value = get(name)
+            if value is None and default is not None:
+                found.append(default)
+            elif value is not None and len(value) < DIGITS_FEW and value.isdigit() and value.isascii():
+                found.append(int(value))
+            else:
+                found.append(self.number(name, default, least, most))
+        return found
 
     def number(self, name: str, default: int | None, least: int, most: int) -> int:
         """Return a field as a number.

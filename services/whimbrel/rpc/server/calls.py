@@ -407,7 +407,7 @@ class UnaryServerCall(ServerCall):
             # In one frame: a frame for each message would cost more than most messages.
             self.headers_sent = True
             conn.send_headers(stream, RESPONSE_HEADERS)
-            messages = b"".join([framed(one) for one in response])
+            messages = b"".join(map(framed, response))
             conn.send_data(stream, messages)
             connection.budget.responded(len(messages) - stream.waiting_bytes)
         self.end()

@@ -88,12 +88,13 @@ class EncodedMany:
 
     Attributes:
         framed: the bytes of each behind gRPC's prefix, one after the other.
+        status: the `Status` of the first one, where a call's responses begin with it; for metrics.
     """
 
-    __slots__ = ("framed",)
+    __slots__ = ("framed", "status")
 
-    def __init__(self, framed: bytes) -> None:
-        self.framed = framed
+    def __init__(self, framed: bytes, status: Any = None) -> None:
+        self.framed, self.status = framed, status
 
 
 class Outbox(Protocol):

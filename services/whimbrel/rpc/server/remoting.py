@@ -280,7 +280,9 @@ class RemotingConnection(asyncio.Protocol):
     @property
     def overloaded(self) -> bool:
         """Whether it leaves so much unread that large replies should wait."""
-        return self.unread > UNREAD_BYTES_MAX
+        budget = self.budget
+        waiting = self.transport.get_write_buffer_size()
+        return budget.unflushed + budget.queued + waiting > UNREAD_BYTES_MAX
 
     def push(self, code: int, fields: Mapping[str, str], body: bytes = b"") -> bool:
         """Send a oneway request; return whether the connection is open and has room."""

@@ -16,7 +16,7 @@ from support.broker.bulk import open_bulk_aio_channel, stream
 from support.store.stores import FILE, NOW, OPTIONS, make_draft, open_master
 from whimbrel.broker.api import bulk as bulk_service
 from whimbrel.broker.api.bulk import BulkService, checksum_chunks
-from whimbrel.broker.consume.bulk_reader import BulkReader, FramePlan
+from whimbrel.broker.engine.frames import BulkReader
 from whimbrel.broker.tables.topics import TopicTable
 from whimbrel.errors import (
     BadRequest,
@@ -49,6 +49,7 @@ from whimbrel.rpc.server.handlers import Call
 from whimbrel.rpc.server.serving import serve
 from whimbrel.store.codec import decode_record
 from whimbrel.store.master_store import MasterStore
+from whimbrel.store.runs import RecordRuns
 
 
 class Rig:
@@ -131,7 +132,7 @@ async def test_records_come_as_they_were_stored_from_any_offset(tmp_path: Path) 
 async def test_the_lane_makes_the_frames_where_it_is_active(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def left_to_python(reader: BulkReader) -> FramePlan:
+    def left_to_python(reader: BulkReader) -> RecordRuns:
         raise AssertionError("planned by Python")
 
     async with serving(tmp_path / "s") as rig:

@@ -14,8 +14,10 @@ from typing import Any
 import pytest
 
 from support.broker.consumption import FakeClock, FakeJournal
+from support.engine.reads import make_reads
 from support.store.stores import NOW, OPTIONS, make_draft, open_master
-from whimbrel.broker.api.receive import ReadSplitting, ReceiveService
+from whimbrel.broker.api.pulls import PullService
+from whimbrel.broker.api.receive import ReceiveService
 from whimbrel.broker.api.send import SendService
 from whimbrel.broker.api.session import SessionService
 from whimbrel.broker.consume.filters import compile_filter
@@ -32,6 +34,8 @@ from whimbrel.model.topic import GroupConfig, MessageType, TopicConfig
 from whimbrel.model.wire import CLIENT_ID_HEADER, QUEUE_HEADER
 from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as v2
 from whimbrel.pb.apache.rocketmq.v2 import service_pb2 as messaging
+from whimbrel.rpc.http2.grpc_format import PREFIX
+from whimbrel.rpc.server.calls import framed
 from whimbrel.rpc.server.handlers import Call
 from whimbrel.store.codec import decode_record, pack_host
 from whimbrel.store.master_store import Appended, MasterStore
@@ -105,10 +109,8 @@ class Front:
         creation = GroupCreation(self.topics, self.groups, master=True, clock=lambda: 0.0)
         engine = Sends(self.topics, creation, appender, cluster="C", store_host=host, clock=clock)
         sends = SendService(engine, clock)
-        splitting = ReadSplitting(enabled=False, written=lambda: 0)
-        receives = ReceiveService(
-            self.topics, self.groups, self.consumption, splitting, master=True, clock=clock
-        )
+        receives = ReceiveService(self.topics, creation, self.consumption, clock=clock)
+        pulls = PullService(make_reads(self.store, creation), self.store.lane_messages)
         sessions = SessionService(
             self.clients, self.groups, self.consumption.settling.release_client, clock=lambda: NOW / 1000
         )
@@ -133,7 +135,7 @@ class Front:
                     group=group, topic=topic, receipt_handle=self.handle
                 ),
             ),
-            "pull": (receives.pull, messaging.PullMessageRequest(group=group, message_queue=queue)),
+            "pull": (pulls.pull, messaging.PullMessageRequest(group=group, message_queue=queue)),
             "update offset": (
                 receives.update_offset,
                 messaging.UpdateOffsetRequest(group=group, message_queue=queue, offset=1),
@@ -171,9 +173,9 @@ class Front:
             answer.cancel()
             return 0
         answers = answer if isinstance(answer, list) else [answer]
-        texts = [one.SerializeToString() for one in answers]
-        status = messaging.HeartbeatResponse.FromString(texts[0]).status
-        return int(status.code)
+        first, *_ = [framed(one) for one in answers]
+        end = PREFIX.size + int.from_bytes(first[1 : PREFIX.size], "big")
+        return int(messaging.HeartbeatResponse.FromString(first[PREFIX.size : end]).status.code)
 
 
 def message(topic: str) -> Any:

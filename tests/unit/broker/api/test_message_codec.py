@@ -10,7 +10,7 @@ import pytest
 from support.store.compressed import zstd_compressed
 from support.store.goldens import golden, rows, sizes
 from whimbrel.broker.api.message_codec import Inflation, delivered
-from whimbrel.broker.api.response_bytes import OK_RESPONSE, message_frame, next_offset
+from whimbrel.broker.api.response_bytes import OK_FIELD, message_frame, next_offset
 from whimbrel.model.limits import BODY_BYTES_MAX, TIME_MS_MAX
 from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as v2
 from whimbrel.pb.apache.rocketmq.v2 import service_pb2 as messaging
@@ -164,9 +164,9 @@ def test_bookkeeping_is_no_user_property() -> None:
 @pytest.mark.parametrize("offset", [0, 1, 127, 128, 1 << 40, (1 << 63) - 1])
 def test_the_first_and_the_last_response_to_a_pull_are_those_of_the_library(offset: int) -> None:
     response = messaging.PullMessageResponse
-    assert OK_RESPONSE.data == response(status=OK).SerializeToString()
-    assert OK_RESPONSE.data == messaging.ReceiveMessageResponse(status=OK).SerializeToString()
-    assert next_offset(offset).data == response(next_offset=offset).SerializeToString()
+    assert OK_FIELD == response(status=OK).SerializeToString()
+    assert OK_FIELD == messaging.ReceiveMessageResponse(status=OK).SerializeToString()
+    assert next_offset(offset) == response(next_offset=offset).SerializeToString()
 
 
 def zipped(sys_flag: int, body: bytes) -> StoredMessage:

@@ -8,11 +8,15 @@ from typing import Any
 
 import pytest
 
+from support.broker.consumption import FakeStore
 from support.cluster.broker_api import as_messages
-from whimbrel.broker.api.receive import ReadSplitting, ReceiveService
+from support.engine.reads import make_reads
+from whimbrel.broker.api.pulls import PullService
+from whimbrel.broker.api.receive import ReceiveService
 from whimbrel.broker.consume.long_polls import POLLS_MAX
 from whimbrel.broker.consume.plan import Delivered
-from whimbrel.broker.consume.pull import Pulled
+from whimbrel.broker.engine.splitting import ReadSplitting
+from whimbrel.broker.tables.group_creation import GroupCreation
 from whimbrel.broker.tables.groups import GroupTable
 from whimbrel.broker.tables.topics import TopicTable
 from whimbrel.deferred import Deferred
@@ -24,6 +28,7 @@ from whimbrel.errors import (
     Throttled,
     TopicNotFound,
 )
+from whimbrel.lane import Lane
 from whimbrel.model.limits import ACK_ENTRIES_MAX
 from whimbrel.model.topic import GroupConfig, MessageType, TopicConfig
 from whimbrel.model.wire import SUGGESTION_TRAILER
@@ -31,6 +36,8 @@ from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as v2
 from whimbrel.pb.apache.rocketmq.v2 import service_pb2 as messaging
 from whimbrel.rpc.server.handlers import Call
 from whimbrel.store.codec import RecordDraft, decode_record, encode_record, pack_host
+from whimbrel.store.lane_messages import LaneMessages
+from whimbrel.store.lane_passes import LanePasses
 
 
 def stored(body: bytes = b"x", physical_offset: int = 0) -> Any:
@@ -45,7 +52,7 @@ class FakeConsumption:
     """Answers with what it is told; while `parks`, it keeps the polls instead."""
 
     def __init__(self) -> None:
-        self.receiving = self.settling = self.pulling = self.positions = self
+        self.receiving = self.settling = self.positions = self
         self.answer: Any = []
         self.requests: list[Any] = []
         self.parks = False
@@ -67,9 +74,6 @@ class FakeConsumption:
         deferred = deferred or Deferred()
         self.parked.append((reply, deferred))
         return deferred
-
-    def pull(self, request: Any, *, poll_ms: int, reply: Callable[[Any], Any]) -> Any:
-        return reply(self.answer)
 
     def change_invisible(self, group: str, topic: str, handle: str, ms: int, *, suspend: bool) -> str:
         self.changes.append(ms)
@@ -94,14 +98,17 @@ class Rig:
         self.groups.add(GroupConfig(name="g", slow_broker_id=3))
         self.consumption = FakeConsumption()
         self.written = 0
+        creation = GroupCreation(self.topics, self.groups, master=master, clock=lambda: 0.0)
         self.service = ReceiveService(
             self.topics,
-            self.groups,
+            creation,
             self.consumption,  # type: ignore[arg-type]
-            ReadSplitting(enabled=slave_read, written=lambda: self.written),
-            master=master,
             clock=clock,
         )
+        self.store = FakeStore()
+        splitting = ReadSplitting(enabled=slave_read, written=lambda: self.written)
+        reads = make_reads(self.store, creation, splitting=splitting)
+        self.pulls = PullService(reads, LaneMessages(LanePasses(Lane("off")), lambda place, size: b""))
 
     def call(self) -> Call:
         return Call("m", "p", {"x-mq-client-id": "c", "x-mq-namespace": "ns"}, None)
@@ -276,12 +283,12 @@ def test_pull_that_lags_behind_memory_is_sent_to_the_slow_readers_broker(
     rig = Rig(tmp_path, slave_read=slave_read)
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     rig.written = memory if behind else 100
-    rig.consumption.answer = Pulled([stored()], 1)
+    rig.store.put("t", 0)
     call = rig.call()
     request = messaging.PullMessageRequest(
         group=v2.Resource(name="g"), message_queue=v2.MessageQueue(topic=v2.Resource(name="t"))
     )
-    frames = as_messages(messaging.PullMessageResponse, rig.service.pull(call, request))
+    frames = as_messages(messaging.PullMessageResponse, rig.pulls.pull(call, request))
     assert frames[-1].next_offset == 1
     assert call.trailers == [(SUGGESTION_TRAILER, str(broker_id))]
 

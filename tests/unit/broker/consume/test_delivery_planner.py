@@ -12,9 +12,9 @@ from whimbrel.broker.consume.filters import compile_filter
 from whimbrel.broker.consume.plan import DeliveryPlan, HandOn, ReceiveRequest
 from whimbrel.broker.consume.policy import HandOnRule, QueueCursor, Run, SelectRuns, UnorderedPolicy
 from whimbrel.broker.consume.queue_leases import HAND_ON_LEASE_MS, QueueLeases
-from whimbrel.broker.consume.scan import Scan
 from whimbrel.errors import NoReplica, StoreFull, WhimbrelError
 from whimbrel.store.codec import StoredMessage
+from whimbrel.store.scan import Scan
 
 HELD_MAX = 4
 

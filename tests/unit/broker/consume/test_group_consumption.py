@@ -9,7 +9,6 @@ from whimbrel.broker.cluster.lease_sync import LeaseExchange
 from whimbrel.broker.consume.filters import compile_filter
 from whimbrel.broker.consume.lease_codec import EntryEncoder
 from whimbrel.broker.consume.leases import UNSURE_MS
-from whimbrel.broker.consume.pull import Pulled, PullRequest
 from whimbrel.broker.consume.receipts import ReceiptHandle
 from whimbrel.deferred import Deferred
 from whimbrel.errors import (
@@ -337,8 +336,6 @@ def test_reply_makes_the_answer_at_once_and_later(rig: Rig) -> None:
     rig.store.put("t", 0)
     rig.clock.advance(0)
     assert poll.result == [1]
-    pulled = rig.consumption.pulling.pull(pull_request(0), poll_ms=0, reply=lambda pulled: pulled.next_offset)
-    assert pulled == 2
 
 
 def test_parked_poll_completes_the_deferred_that_it_was_given(rig: Rig) -> None:
@@ -368,12 +365,9 @@ def test_answer_that_cannot_be_encoded_is_a_corrupt_record(rig: Rig) -> None:
         raise ValueError("surrogates")
 
     received = rig.consumption.receiving.receive(rig.request(), poll_ms=20_000, reply=refuse)
-    pulled = rig.consumption.pulling.pull(pull_request(0), poll_ms=20_000, reply=refuse)
     rig.store.put("t", 0)
     rig.clock.advance(0)
-    for poll in (received, pulled):
-        assert isinstance(poll, Deferred)
-        assert isinstance(poll.error, CorruptRecord)
+    assert isinstance(received, Deferred) and isinstance(received.error, CorruptRecord)
     assert rig.take() == []  # it comes again when its invisible time is over, and not at once
 
 
@@ -459,70 +453,7 @@ def test_leaving_ends_no_lease_that_the_client_asked_for(rig: Rig) -> None:
     assert rig.ack(one) == [None]
 
 
-# Pulls and positions
-
-
-def pull_request(offset: int, expression: str = "*") -> PullRequest:
-    return PullRequest(
-        topic="t", queue_id=0, offset=offset, batch=10, filter=compile_filter("tag", expression)
-    )
-
-
-def pull(rig: Rig, offset: int, poll_ms: int = 0, expression: str = "*") -> Pulled | Deferred[Pulled]:
-    return rig.consumption.pulling.pull(pull_request(offset, expression), poll_ms=poll_ms)
-
-
-def test_pull_reads_without_taking(rig: Rig) -> None:
-    for _ in range(3):
-        rig.store.put("t", 0)
-    for _ in range(2):
-        pulled = pull(rig, 1)
-        assert isinstance(pulled, Pulled)
-        assert [message.queue_offset for message in pulled.messages] == [1, 2]
-        assert pulled.next_offset == 3
-
-
-def test_pull_goes_past_what_does_not_match(rig: Rig) -> None:
-    for tag in ("a", "b", "b"):
-        rig.store.put("t", 0, tag=tag)
-    assert pull(rig, 1, expression="a") == Pulled([], 3)
-
-
-@pytest.mark.parametrize("offset", [-1, 1, 4])
-def test_pull_outside_the_queue_is_refused(rig: Rig, offset: int) -> None:
-    for _ in range(3):
-        rig.store.put("t", 0)
-    rig.store.minima["t", 0] = 2
-    with pytest.raises(IllegalOffset):
-        pull(rig, offset)
-
-
-def test_pull_ahead_of_a_lagging_slave_waits() -> None:
-    rig = Rig(follows=True)
-    rig.store.put("t", 0)
-    poll = pull(rig, 2, poll_ms=5_000)
-    assert isinstance(poll, Deferred)
-    rig.store.put("t", 0)
-    rig.clock.advance(0)
-    assert not poll.done
-    rig.store.put("t", 0)
-    rig.clock.advance(0)
-    assert poll.result is not None and poll.result.next_offset == 3
-
-
-def test_parked_pull_ends_with_the_offset_to_go_on_from(rig: Rig) -> None:
-    poll = pull(rig, 0, poll_ms=5_000, expression="a")
-    assert isinstance(poll, Deferred)
-    rig.store.put("t", 0, tag="b")
-    rig.clock.advance(5_000)
-    assert poll.result == Pulled([], 1)
-
-
-def test_all_pulls_of_a_queue_get_a_new_message(rig: Rig) -> None:
-    polls = [pull(rig, 0, poll_ms=5_000) for _ in range(3)]
-    rig.store.put("t", 0)
-    rig.clock.advance(0)
-    assert all(isinstance(poll, Deferred) and poll.done for poll in polls)
+# Positions
 
 
 def test_offset_is_committed_up_to_the_end_of_the_queue(rig: Rig) -> None:

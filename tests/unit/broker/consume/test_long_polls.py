@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from whimbrel.broker.consume.long_polls import LongPolls, poll_time_ms
+from whimbrel.broker.consume.long_polls import LongPolls, Room, poll_time_ms
 from whimbrel.errors import Throttled
 
 
@@ -38,7 +38,7 @@ def test_poll_time_ends_before_the_deadline(
 
 
 def test_wait_queue_keeps_the_order_of_arrival() -> None:
-    parked: LongPolls[Poll] = LongPolls()
+    parked: LongPolls[Poll] = LongPolls(Room(100))
     polls = [Poll(), Poll(), Poll(wait_key="other"), Poll()]
     for poll in polls:
         parked.park(poll)
@@ -51,7 +51,7 @@ def test_wait_queue_keeps_the_order_of_arrival() -> None:
 
 
 def test_empty_wait_queues_and_topics_are_dropped() -> None:
-    parked: LongPolls[Poll] = LongPolls()
+    parked: LongPolls[Poll] = LongPolls(Room(100))
     poll = Poll()
     parked.park(poll)
     assert parked.has_topic("t") and parked.has_key("t", "g")
@@ -61,7 +61,7 @@ def test_empty_wait_queues_and_topics_are_dropped() -> None:
 
 
 def test_polls_expire_in_the_order_of_their_deadlines() -> None:
-    parked: LongPolls[Poll] = LongPolls()
+    parked: LongPolls[Poll] = LongPolls(Room(100))
     polls = [Poll(deadline_ms=at) for at in (300, 100, 200)]
     for poll in polls:
         parked.park(poll)
@@ -72,7 +72,7 @@ def test_polls_expire_in_the_order_of_their_deadlines() -> None:
 
 
 def test_removed_polls_do_not_expire_nor_pile_up() -> None:
-    parked: LongPolls[Poll] = LongPolls()
+    parked: LongPolls[Poll] = LongPolls(Room(100))
     for _ in range(1_000):
         poll = Poll()
         parked.park(poll)
@@ -82,7 +82,7 @@ def test_removed_polls_do_not_expire_nor_pile_up() -> None:
 
 
 def test_number_is_bounded() -> None:
-    parked: LongPolls[Poll] = LongPolls(polls_max=1)
+    parked: LongPolls[Poll] = LongPolls(Room(1))
     first = Poll()
     parked.park(first)
     with pytest.raises(Throttled):

@@ -9,11 +9,13 @@ from pathlib import Path
 import pytest
 
 from support.waiting import eventually
-from whimbrel.broker.elections import elector as module
 from whimbrel.broker.elections.actions import ReadRecord, StartStream, State, StopStream
 from whimbrel.broker.elections.elector import Elector
-from whimbrel.broker.elections.machine import LEAST_SILENT_S
+from whimbrel.broker.elections.peers import AGAIN_S
+from whimbrel.broker.elections.pre_vote import LEAST_SILENT_S
+from whimbrel.broker.elections.self_view import REPLICA_BEAT_S
 from whimbrel.broker.elections.service import later
+from whimbrel.broker.elections.tasks import OPERATIONS_MAX
 from whimbrel.broker.options import BrokerOptions
 from whimbrel.errors import NotReady, RemoteProtocolError, Throttled, Unavailable, WhimbrelError
 from whimbrel.ha.switching import BEAT_S
@@ -113,10 +115,10 @@ async def test_trouble_is_told_and_it_asks_again_after_a_while_only(
     coordinator = FakeCoordinator((RECORD, 5), last)
     elector = member(tmp_path, bell, coordinator)
     monkeypatch.setattr(asyncio, "sleep", pause)
-    watching = asyncio.create_task(elector.watch())
+    watching = asyncio.create_task(elector.questions.watch())
     await eventually(lambda: pauses)
-    assert elector.trouble == says
-    assert (coordinator.asked, pauses) == (2, [module.AGAIN_S])
+    assert elector.questions.trouble == says
+    assert (coordinator.asked, pauses) == (2, [AGAIN_S])
     watching.cancel()
     elector.release()
 
@@ -128,10 +130,10 @@ async def test_what_a_readable_coordinator_would_refuse_is_told_and_the_record_i
     coordinator.trouble = "it is full"
     elector = member(tmp_path, bell, coordinator)
     with caplog.at_level(logging.INFO):
-        watching = asyncio.create_task(elector.watch())
+        watching = asyncio.create_task(elector.questions.watch())
         await eventually(lambda: coordinator.asked == 2)
-    assert elector.trouble == "the coordinator can't be used: it is full"
-    assert (elector.machine.record, elector.machine.revision) == (RECORD, 5)
+    assert elector.questions.trouble == "the coordinator can't be used: it is full"
+    assert (elector.machine.view.record, elector.machine.view.revision) == (RECORD, 5)
     (line,) = [text for text in caplog.messages if "group record: " in text]
     assert GroupRecord.decode(line.partition("group record: ")[2].encode()) == RECORD
     watching.cancel()
@@ -144,11 +146,12 @@ def found(address: str, number: int) -> Member:
 
 def leading(elector: Elector) -> None:
     """Have it lead epoch 3, over the log's epoch 7."""
-    elector.machine.learned(RECORD, 5, elector.facts())
-    elector.machine.candidacy, elector.machine.state, elector.term = RECORD, State.OPENING, RECORD
-    page = elector.page
+    elector.machine.learned(RECORD, 5, elector.own.facts())
+    elector.machine.candidacy, elector.machine.state = RECORD, State.OPENING
+    elector.takeover.term = RECORD
+    page = elector.own.page
     page.leader_epoch, page.leader_log, page.epoch = RECORD.epoch, 7, 7
-    elector.machine.opened(elector.facts())
+    elector.machine.opened(elector.own.facts())
 
 
 async def test_a_leader_that_reaches_nobody_feeds_nobody_until_somebody_answers(
@@ -156,19 +159,19 @@ async def test_a_leader_that_reaches_nobody_feeds_nobody_until_somebody_answers(
 ) -> None:
     elector = member(tmp_path, bell, FakeCoordinator((RECORD, 5)))
     leading(elector)
-    elector.machine.isolated = True
+    elector.machine.contact.isolated = True
     elector.feed([StopStream()])
-    assert elector.page.leader_log == 0
-    elector.answered(Unavailable("nobody is there"))
-    elector.answered(RemoteProtocolError("no answer of ours"))
-    assert elector.page.leader_log == 0 and elector.machine.isolated
-    elector.answered(NotReady("a refusal is an answer"))
-    assert elector.page.leader_log == 7 and not elector.machine.isolated
-    await eventually(lambda: not elector.tasks)  # it has read the record
+    assert elector.own.page.leader_log == 0
+    elector.questions.answered(Unavailable("nobody is there"))
+    elector.questions.answered(RemoteProtocolError("no answer of ours"))
+    assert elector.own.page.leader_log == 0 and elector.machine.contact.isolated
+    elector.questions.answered(NotReady("a refusal is an answer"))
+    assert elector.own.page.leader_log == 7 and not elector.machine.contact.isolated
+    await eventually(lambda: not elector.tasks.running)  # it has read the record
     elector.feed([StopStream()])
-    elector.term = None  # it leads no longer
+    elector.takeover.term = None  # it leads no longer
     elector.feed([StartStream()])
-    assert elector.page.leader_log == 0
+    assert elector.own.page.leader_log == 0
     elector.release()
 
 
@@ -176,10 +179,10 @@ async def test_a_coordinator_that_answers_keeps_the_streams(tmp_path: Path, bell
     coordinator = FakeCoordinator((RECORD, 5))
     elector = member(tmp_path, bell, coordinator)
     leading(elector)
-    elector.machine.reached_at = float("-inf")
+    elector.machine.contact.reached_at = float("-inf")
     elector.feed([ReadRecord()])
-    await eventually(lambda: coordinator.asked and elector.machine.reached_at > 0)
-    assert not elector.machine.unanswered and elector.page.leader_log == 7
+    await eventually(lambda: coordinator.asked and elector.machine.contact.reached_at > 0)
+    assert not elector.machine.contact.unanswered and elector.own.page.leader_log == 7
     elector.release()
 
 
@@ -194,7 +197,7 @@ async def test_channels_to_where_a_member_was_are_closed(
     elector.members_changed("n:2", (third,), True)
     assert not forgotten
     elector.members_changed("n:1", (found("h:4", 2), third), True)
-    assert forgotten == ["h:2"] and elector.addresses == {2: "h:4", 3: "h:3"}
+    assert forgotten == ["h:2"] and elector.roster.addresses == {2: "h:4", 3: "h:3"}
     elector.members_changed("n:1", (found("h:3", 2), found("h:4", 3)), True)  # both are still in use
     assert forgotten == ["h:2"]
     elector.release()
@@ -207,11 +210,11 @@ async def test_a_replicator_that_hangs_is_known_before_its_followers_ask(
         member(tmp_path, bell, FakeCoordinator((RECORD, 5))),
         Doorbell(tmp_path, "replicator"),
     )
-    elector.page.seat = VOTERS[0][1]
-    for age_s, seat in ((0.0, VOTERS[0][1]), (module.REPLICA_BEAT_S, "")):
-        elector.page.replica_beat_ns = MACHINE.monotonic_ns() - int(age_s * 1e9)
-        assert elector.facts().seat == seat
-    assert module.REPLICA_BEAT_S + BEAT_S <= LEAST_SILENT_S
+    elector.own.page.seat = VOTERS[0][1]
+    for age_s, seat in ((0.0, VOTERS[0][1]), (REPLICA_BEAT_S, "")):
+        elector.own.page.replica_beat_ns = MACHINE.monotonic_ns() - int(age_s * 1e9)
+        assert elector.own.facts().seat == seat
+    assert REPLICA_BEAT_S + BEAT_S <= LEAST_SILENT_S
     replicator.close()
     elector.release()
 
@@ -222,35 +225,36 @@ async def test_who_leads_no_longer_says_whether_it_has_handed_over(
 ) -> None:
     elector = member(tmp_path, bell, FakeCoordinator((RECORD, 5)))
     elector.machine.state = State.FOLLOWING  # while it drained
-    elector.machine.record = replace(RECORD, epoch=4, leader=leader, prefer=prefer)
+    elector.machine.view.record = replace(RECORD, epoch=4, leader=leader, prefer=prefer)
     if 3 in (leader, prefer):
-        await elector.hand_over(3)
+        await elector.operations.hand_over(3)
     else:
         with pytest.raises(NotReady, match="this member has ceased to lead meanwhile"):
-            await elector.hand_over(3)
+            await elector.operations.hand_over(3)
     elector.release()
 
 
 async def test_what_operators_ask_ends_with_the_member(tmp_path: Path, bell: Doorbell) -> None:
     elector = member(tmp_path, bell, FakeCoordinator((RECORD, 5)))
     forever = asyncio.Event()
-    answers = [later(elector.operate, forever.wait(), lambda done: done)]
+    answers = [later(elector.tasks.operate, forever.wait(), lambda done: done)]
     await asyncio.sleep(0)
-    answers.append(later(elector.operate, forever.wait(), lambda done: done))  # it does not come to begin
+    # It does not come to begin.
+    answers.append(later(elector.tasks.operate, forever.wait(), lambda done: done))
     elector.release()
-    await eventually(lambda: all(each.done for each in answers) and not elector.tasks)
+    await eventually(lambda: all(each.done for each in answers) and not elector.tasks.running)
     assert all(isinstance(each.error, NotReady) for each in answers)
 
 
 async def test_so_many_commands_are_under_way_at_most(tmp_path: Path, bell: Doorbell) -> None:
     elector = member(tmp_path, bell, FakeCoordinator((RECORD, 5)))
     done = asyncio.Event()
-    answers = [later(elector.operate, done.wait(), lambda done: done) for _ in range(module.OPERATIONS_MAX)]
+    answers = [later(elector.tasks.operate, done.wait(), lambda done: done) for _ in range(OPERATIONS_MAX)]
     with pytest.raises(Throttled, match="16 commands for this member are under way"):
-        later(elector.operate, done.wait(), lambda done: done)
+        later(elector.tasks.operate, done.wait(), lambda done: done)
     done.set()
-    await eventually(lambda: all(each.result for each in answers) and not elector.operating)
-    later(elector.operate, done.wait(), lambda done: done)
+    await eventually(lambda: all(each.result for each in answers) and not elector.tasks.operating)
+    later(elector.tasks.operate, done.wait(), lambda done: done)
     elector.release()
 
 
@@ -261,8 +265,8 @@ async def test_a_fault_in_what_operators_ask_is_logged_and_answered(
         raise ValueError("a fault of ours")
 
     elector = member(tmp_path, bell, FakeCoordinator((RECORD, 5)))
-    answer = later(elector.operate, fail(), lambda done: done)
-    await eventually(lambda: answer.done and not elector.tasks)
+    answer = later(elector.tasks.operate, fail(), lambda done: done)
+    await eventually(lambda: answer.done and not elector.tasks.running)
     assert isinstance(answer.error, NotReady)
     assert "an election's task failed" in caplog.text
     elector.release()

@@ -19,22 +19,18 @@ from whimbrel.broker.elections.actions import (
     StopStream,
     Swap,
 )
-from whimbrel.broker.elections.machine import (
+from whimbrel.broker.elections.contact import CONTACT_APART_S, CONTACTS, ISOLATED_S
+from whimbrel.broker.elections.group_view import EPOCH_STEP_MAX
+from whimbrel.broker.elections.machine import REST_S, Election
+from whimbrel.broker.elections.pre_vote import (
     BETTER_S,
-    CONTACT_APART_S,
-    CONTACTS,
-    EPOCH_STEP_MAX,
-    GIVE_WAY_APART_S,
-    ISOLATED_S,
     LEAST_SILENT_S,
     LED_S,
     OPENING_S,
     PREFER_S,
-    REST_S,
-    SEALING_S,
-    Election,
     silent_s,
 )
+from whimbrel.broker.elections.seals import GIVE_WAY_APART_S, SEALING_S
 from whimbrel.model.elections import SealAnswer, Suspicion
 from whimbrel.model.group_record import NOBODY, GroupRecord
 
@@ -256,7 +252,7 @@ def test_the_record_decides_between_two_candidates() -> None:
     assert isinstance(swap, Swap)
     other = replace(RECORD, epoch=6, leader=3)
     assert found.swapped(False, other, 8, GONE) == []
-    assert found.state is State.FOLLOWING and found.record == other
+    assert found.state is State.FOLLOWING and found.view.record == other
 
 
 def test_a_swap_without_an_answer_leads_nowhere() -> None:
@@ -298,7 +294,7 @@ def test_what_is_no_seal_of_a_voter_does_not_count(answer: SealAnswer) -> None:
 def test_a_higher_promise_ends_a_candidacy() -> None:
     found = sealing()
     assert found.sealed(seal(3, 9, candidate=2), GONE) == []
-    assert found.state is State.FOLLOWING and found.known_epoch == 9
+    assert found.state is State.FOLLOWING and found.view.known_epoch == 9
 
 
 def test_a_candidate_lets_a_better_log_lead() -> None:
@@ -507,7 +503,7 @@ class TestALeaderThatReachesNobody:
                     found.suspected(suspicion(3), facts) if who == "a member" else found.reached(facts.now)
         alone = tuple(voter for voter in RECORD.voters if voter[0] == 1)
         single = leading()
-        single.record = replace(RECORD, epoch=6, leader=1, voters=alone, acks=1)
+        single.view.record = replace(RECORD, epoch=6, leader=1, voters=alone, acks=1)
         assert not any(single.tick(self.after(second)) for second in range(20))
 
     def test_a_broker_that_has_slept_asks_first(self) -> None:
@@ -522,11 +518,11 @@ class TestALeaderThatReachesNobody:
         found.learned(replace(RECORD, epoch=7, leader=3), 9, self.after(3))
         assert found.state.value == "closing"
         assert found.reached(104.0) == []  # there is no stream to begin again
-        assert not found.isolated
+        assert not found.contact.isolated
 
     def test_takes_nobody_out_meanwhile(self) -> None:
         found = self.isolated()
-        found.copies_min = 1
+        found.leadership.copies_min = 1
         for second in range(2, 40):
             assert not [a for a in found.tick(self.after(second)) if isinstance(a, Swap)]
         assert found.reached(140.0) == [StartStream(), self.READ]
@@ -577,7 +573,7 @@ class TestOtherVoters:
     def test_a_change_that_the_coordinator_did_not_take_is_over(self) -> None:
         found, _ = self.changing()
         assert found.swapped(False, None, 0, GONE) == []
-        assert found.change is None and found.state is State.LEADING
+        assert found.leadership.change is None and found.state is State.LEADING
 
     def test_a_leader_that_votes_no_longer_resigns_when_the_change_is_done(self) -> None:
         found = leading()
@@ -590,7 +586,7 @@ def test_what_others_say_of_epochs_raises_ours_by_steps() -> None:
     found = election()
     found.heard_epoch(1 << 30)
     found.heard_epoch(1 << 30)
-    assert found.known_epoch == 5 + EPOCH_STEP_MAX  # from the record's on: asking often does not help
+    assert found.view.known_epoch == 5 + EPOCH_STEP_MAX  # from the record's on: asking often does not help
 
 
 def test_an_epoch_far_beyond_the_record_is_not_promised() -> None:
@@ -598,7 +594,7 @@ def test_an_epoch_far_beyond_the_record_is_not_promised() -> None:
     assert "too far" in found.asked_to_seal(6 + EPOCH_STEP_MAX, 3, FACTS)[0]
     assert found.asked_to_seal(5 + EPOCH_STEP_MAX, 3, FACTS)[1]
     fresh = election(None)
-    assert not fresh.plausible(10 + EPOCH_STEP_MAX, 9) and fresh.plausible(9 + EPOCH_STEP_MAX, 9)
+    assert not fresh.view.plausible(10 + EPOCH_STEP_MAX, 9) and fresh.view.plausible(9 + EPOCH_STEP_MAX, 9)
 
 
 def test_an_epoch_is_promised_to_the_one_whom_the_record_names() -> None:
@@ -611,7 +607,7 @@ def test_an_epoch_is_promised_to_the_one_whom_the_record_names() -> None:
 def test_a_coordinator_that_has_lost_its_file_elects_nobody() -> None:
     found = election()
     assert found.learned(None, 0, FACTS) == []
-    assert found.record == RECORD and found.revision == 7
+    assert found.view.record == RECORD and found.view.revision == 7
     fresh = election(None)
     assert fresh.tick(GONE) == [] and "put the newest record back" in fresh.why
 
@@ -658,6 +654,24 @@ class TestAGroupThatIsMade:
         found = self.gathering()
         found.learned(RECORD, 1, self.ALONE)
         assert found.state is State.FOLLOWING
+
+    def test_a_record_that_a_late_swap_has_made_is_not_replaced(self) -> None:
+        found = self.gathering()
+        found.suspected(self.answer(2), self.ALONE)
+        (swap,) = found.suspected(self.answer(3), self.ALONE)
+        assert isinstance(swap, Swap)
+        found.asked_to_seal(1, 2, self.ALONE)
+        assert found.tick(self.ALONE) == [AskSuspicions((2, 3))] and found.state.value == "gathering"
+        assert found.swapped(True, swap.record, 1, self.ALONE) == []
+        found.suspected(self.answer(2), self.ALONE)
+        (again,) = found.suspected(self.answer(3), self.ALONE)
+        assert isinstance(again, Swap) and again.revision == 0, "the coordinator refuses it"
+
+    def test_no_group_is_made_while_the_own_replicator_is_away(self) -> None:
+        found, away = self.gathering(), replace(self.ALONE, seat="")
+        assert found.suspected(self.answer(2), away) == [] == found.suspected(self.answer(3), away)
+        assert found.why == "the group is made once the replicator of this member is there"
+        assert [type(action) for action in found.tick(self.ALONE)] == [Swap]
 
     def test_who_is_not_to_vote_makes_none(self) -> None:
         found = Election(4, frozenset({1, 2, 3}))
@@ -759,7 +773,7 @@ def test_a_change_that_can_not_end_is_given_up_by_accepting_a_loss() -> None:
     found = leading()
     two, before = ((1, SEATS[1]), (2, "a" * 32)), ((1, SEATS[1]), (2, SEATS[2]))
     record = replace(RECORD, epoch=6, leader=1, voters=two, prior=before, prior_acks=2)
-    found.record = record
+    found.view.record = record
     alone = replace(GONE, alone=True, promised=6, promised_to=1)
     assert "not done yet" in found.change_voters(before, alone)[0]
     replaced = suspicion(2, seat="b" * 32, log_end=0)  # once more: it is neither of both
@@ -801,9 +815,9 @@ BOTH = ((1, SEATS[1]), (2, SEATS[2]))
 def surviving(copies_min: int, voters: int) -> tuple[Election, Facts]:
     """Return a leader, and what it knows when the others are just gone."""
     found = leading()
-    found.copies_min = copies_min
+    found.leadership.copies_min = copies_min
     record = replace(
-        found.record or RECORD,
+        found.view.record or RECORD,
         voters=tuple((member, SEATS[member]) for member in range(1, voters + 1)),
         acks=voters // 2 + 1,
         leader=1,
@@ -878,17 +892,17 @@ def test_for_what_waits_only_an_equal_log_is_let_go_first(theirs: dict[str, Any]
         (opening,) = found.sealed(seal(3, 6, **theirs), GONE)
         assert isinstance(opening, Open)
         waiting = theirs["waiting_below"]
-        assert found.kept_elsewhere == ({3: waiting} if waiting else {})
+        assert found.seals.kept_elsewhere == ({3: waiting} if waiting else {})
     else:  # its seal does not count at all
         assert found.sealed(seal(3, 6, **theirs), GONE) == []
 
 
 def test_nobody_gives_way_again_to_a_member_that_did_not_stand() -> None:
     found = sealing()
-    found.gave_way_at[3] = GONE.now - GIVE_WAY_APART_S + 1
+    found.seals.gave_way_at[3] = GONE.now - GIVE_WAY_APART_S + 1
     (opening,) = found.sealed(seal(3, 6, waiting_below=4), GONE)
-    assert isinstance(opening, Open) and found.kept_elsewhere == {3: 4}
+    assert isinstance(opening, Open) and found.seals.kept_elsewhere == {3: 4}
     again = sealing()
-    again.gave_way_at[3] = GONE.now - GIVE_WAY_APART_S
+    again.seals.gave_way_at[3] = GONE.now - GIVE_WAY_APART_S
     (swap,) = again.sealed(seal(3, 6, waiting_below=4), GONE)
     assert isinstance(swap, Swap)

@@ -5,6 +5,7 @@ says of it holds here, too: as far as the verbs go that the engine has.
 """
 
 import asyncio
+import re
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from support.engine.line_front import LineFront
 from support.remoting.handlers import NOW
 from support.store.stores import StoppedClock
 from whimbrel.model.recall import RecallHandle
-from whimbrel.model.topic import MessageType
+from whimbrel.model.topic import GroupConfig, MessageType
 from whimbrel.store.codec import decode_record
 
 ANSWER_S = 10.0
@@ -67,8 +68,9 @@ def talk(root: Path, body: Callable[[Lines], Awaitable[None]], **options: Any) -
     async def run() -> None:
         async with in_process(root, machine=StoppedClock(NOW), **options) as broker:
             role = broker.role
-            front = await asyncio.get_running_loop().create_server(
-                lambda: LineFront(role.sends, role.recalls.recalls, role.ends), "127.0.0.1", 0
+            parts = role.sends, role.reads, role.recalls.recalls, role.ends
+            front = await asyncio.start_server(
+                lambda reader, writer: LineFront(*parts).serve(reader, writer), "127.0.0.1", 0
             )
             async with front:
                 reader, writer = await asyncio.open_connection(*front.sockets[0].getsockname())
@@ -223,6 +225,112 @@ def test_priorities_choose_the_queue(tmp_path: Path) -> None:
     talk(tmp_path, body)
 
 
+async def fill(lines: Lines, *words: str) -> None:
+    """Send messages to queue 0 of a topic; each is its words."""
+    lines.broker.role.creation.groups.put(GroupConfig(name="g"))
+    for number, word in enumerate(words):
+        assert (await lines.ask(f"SEND normal queue=0 id=m{number} {word}")).startswith("OK 0 ")
+
+
+def test_a_queue_is_read_from_an_offset_on(tmp_path: Path) -> None:
+    async def body(lines: Lines) -> None:
+        await fill(lines, "tag=A x", "tag=B y", "tag=A z")
+        assert await lines.ask("PULL normal g 0 1") == "OK 3 1:y 2:z"
+        assert await lines.ask("PULL normal g 0 0 batch=1") == "OK 1 0:x"
+        assert await lines.ask("PULL normal g 0 0 A") == "OK 3 0:x 2:z"
+        assert await lines.ask("PULL normal g 0 0 A || B") == "OK 3 0:x 1:y 2:z"
+        for line, reason in (
+            ("PULL none g 0 0", "TOPIC_NOT_FOUND"),
+            ("PULL normal g 4 0", "QUEUE_NOT_FOUND"),
+            ("PULL normal a/b 0 0", "ILLEGAL_CONSUMER_GROUP"),
+            ("PULL normal g 0 4", "ILLEGAL_OFFSET"),
+            ("PULL normal g 0 0 ||", "ILLEGAL_FILTER_EXPRESSION"),
+        ):
+            assert (await lines.ask(line)).startswith(f"ERROR {reason} "), line
+
+    talk(tmp_path, body)
+
+
+def test_a_read_waits_for_its_queue_and_holds_up_nothing(tmp_path: Path) -> None:
+    async def body(lines: Lines) -> None:
+        await fill(lines, "tag=A x")
+        waits = [lines.start(f"PULL normal g 0 1 wait=15000 {tag}") for tag in ("", "B")]
+        ends = lines.start("PULL normal g 1 0 wait=1")
+        assert await lines.ask("SEND normal queue=1 id=m tag=A y") == "OK 1 0 m"
+        assert await lines.answer(ends) in ("OK 0", "OK 1 0:y")
+        assert await lines.ask("SEND normal queue=0 id=m tag=A y") == "OK 0 1 m"
+        assert await lines.answer(waits[0]) == "OK 2 1:y"
+        assert await lines.ask("SEND normal queue=0 id=m tag=B z") == "OK 0 2 m"
+        assert await lines.answer(waits[1]) == "OK 3 2:z"
+
+    talk(tmp_path, body)
+
+
+def test_a_read_that_waits_ends_with_the_role(tmp_path: Path) -> None:
+    async def body(lines: Lines) -> None:
+        await fill(lines, "x")
+        waits = lines.start("PULL normal g 0 1 wait=15000")
+        await lines.ask("PULL normal g 0 0")
+        lines.broker.role.reads.close("another member leads")
+        assert await lines.answer(waits) == "OK 1"
+
+    talk(tmp_path, body)
+
+
+SQL = (
+    # Checklist 66: text is compared as a number of the literal's type.
+    ("n=1.5", "n > 1", False), ("n=1.5", "n > 1.0", True), ("n=7", "n = 7", True), ("n=x", "n = 7", False),
+    # 67: a missing left side leaves an inequality open, a missing right one does not.
+    ("a=1", "none <> 1 OR TRUE", True), ("a=1", "a <> 2", True),
+    # 68: NOT binds tightest.
+    ("a=7", "NOT a = 5", False), ("a=7", "NOT (a = 5)", True),
+    # 69: NOT CONTAINS of what is missing is false.
+    ("a=1", "none CONTAINS 'x'", False), ("a=1", "none NOT CONTAINS 'x'", False),
+    # 70: an error left of OR is no match; right of what is true it does not matter.
+    ("a=x", "a > 1 OR TRUE", False), ("a=x", "TRUE OR a > 1", True),
+    # 73: stored properties can be named.
+    ("tag=A", "TAGS = 'A'", True), ("key=k", "KEYS = 'k'", True),
+)  # fmt: skip
+
+
+def test_sql_decides_by_properties(tmp_path: Path) -> None:
+    """Checklist 66 to 71, 73 and 74."""
+
+    async def body(lines: Lines) -> None:
+        await fill(lines, *(f"{words} x" for words, _, _ in SQL))
+        for number, (words, text, matches) in enumerate(SQL):
+            said = await lines.ask(f"PULL normal g 0 {number} batch=1 by=sql ({text})")
+            assert (said == f"OK {number + 1} {number}:x") is matches, (words, text, said)
+        for text in (
+            "a >",
+            "a = ",
+            "a BETWEEN 1",
+            "(" * 5_000,
+            "a = " + "1" * 20_000,
+            "NOT " * 9_000 + "TRUE",
+        ):
+            assert (await lines.ask(f"PULL normal g 0 0 by=sql {text}")).startswith(
+                "ERROR ILLEGAL_FILTER_EXPRESSION "
+            ), text[:20]
+        assert (await lines.ask("PULL normal g 0 0 batch=1")).endswith(" 0:x")
+
+    talk(tmp_path, body)
+
+
+def test_what_does_not_match_is_passed(tmp_path: Path) -> None:
+    """Checklist 75: where to go on is behind it, and a poll goes on past it."""
+
+    async def body(lines: Lines) -> None:
+        await fill(lines, "tag=A x", "tag=A y")
+        assert await lines.ask("PULL normal g 0 0 B") == "OK 2"
+        waits = lines.start("PULL normal g 0 0 wait=15000 B")
+        assert await lines.ask("SEND normal queue=0 id=m tag=A z") == "OK 0 2 m"
+        assert await lines.ask("SEND normal queue=0 id=m tag=B z") == "OK 0 3 m"
+        assert await lines.answer(waits) == "OK 4 3:z"
+
+    talk(tmp_path, body)
+
+
 def test_what_is_refused_is_refused_for_the_same_reason(tmp_path: Path) -> None:
     """No check has a line of its own in the front."""
 
@@ -254,3 +362,19 @@ def test_a_line_in_pieces_is_one(tmp_path: Path) -> None:
         assert (await lines.answer(1)).endswith(" 0 m1")
 
     talk(tmp_path, body)
+
+
+STATEMENTS = 80
+
+
+def test_the_page_names_each_statement_and_those_that_run_here() -> None:
+    page = (Path(__file__).resolve().parents[4] / "docs" / "third-front.md").read_text(encoding="utf-8")
+    stated = dict(
+        re.findall(r"^\| (\d+) \| .* \| (run|not yet: .+|out of reach: .+) \|$", page, re.MULTILINE)
+    )
+    assert list(map(int, stated)) == list(range(1, STATEMENTS + 1))
+    said: set[int] = set()
+    for text in re.findall(r'"""Checklist ([^:.]+)', Path(__file__).read_text(encoding="utf-8")):
+        for first, last in re.findall(r"(\d+)(?: to (\d+))?", text):
+            said |= set(range(int(first), int(last or first) + 1))
+    assert said == {int(number) for number, state in stated.items() if state == "run"}

@@ -7,21 +7,19 @@ there was an engine. Answers, their order and side effects are to stay as they w
 """
 
 import asyncio
-import json
-import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from support.engine.in_process import in_process
+from support.engine.recorded_pairs import broken_cases, check_recorded
+from support.engine.rules import Rule, combinations
 from support.engine.send_rules import (
     REMOTING_RULES,
     V2_RULES,
     RemotingCase,
-    Rule,
     V2Case,
-    combinations,
     first_turns,
     outcome,
 )
@@ -37,26 +35,11 @@ def outcomes(root: Path, kind: type[Any], rules: list[Rule]) -> dict[str, str]:
     """Return the outcome of each combination, by the names of its rules."""
 
     async def play() -> dict[str, str]:
-        found = {}
         async with in_process(root, machine=StoppedClock(NOW)) as broker:
             with first_turns():
-                for number, broken in enumerate(combinations(rules)):
-                    case = kind(number)
-                    for rule in broken:
-                        rule.apply(case)
-                    found[" + ".join(rule.name for rule in broken)] = outcome(broker, case)
-        return found
+                return {name: outcome(broker, case) for name, case in broken_cases(kind, combinations(rules))}
 
     return asyncio.run(play())
-
-
-def packed(found: dict[str, set[str]]) -> dict[str, list[str]]:
-    """Return outcomes as they are kept: each text once, and which names have it."""
-    names: dict[str, list[str]] = {}
-    for name, texts in found.items():
-        for text in sorted(texts):
-            names.setdefault(text, []).append(name)
-    return names
 
 
 @pytest.mark.parametrize(
@@ -65,21 +48,7 @@ def packed(found: dict[str, set[str]]) -> dict[str, list[str]]:
     ids=["v2", "remoting"],
 )
 def test_each_two_rules_broken_at_once(tmp_path: Path, name: str, kind: type[Any], rules: list[Rule]) -> None:
-    found = outcomes(tmp_path, kind, rules)
-    kept = HERE / f"send_pairs_{name}.json"
-    before: dict[str, set[str]] = {}
-    if kept.exists() and os.environ.get("RECORD") != "new":
-        for text, names in json.loads(kept.read_text()).items():
-            for each in names:
-                before.setdefault(each, set()).add(text)
-    if os.environ.get("RECORD"):
-        for each, text in found.items():
-            before.setdefault(each, set()).add(text)
-        kept.write_text(json.dumps(packed(before), indent=0, ensure_ascii=False) + "\n")
-    differing = [each for each in {**before, **found} if found.get(each) not in before.get(each, ())]
-    assert not differing, "\n".join(
-        f"{each}\n  was {before.get(each)}\n  is  {found.get(each)}" for each in differing[:10]
-    )
+    check_recorded(HERE / f"send_pairs_{name}.json", outcomes(tmp_path, kind, rules))
 
 
 def test_a_system_topic_is_no_clients_also_after_a_send_that_may_go_there(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from support.remoting.handlers import FakePeer, Handlers, messages_in, reply
-from whimbrel.broker.remoting.held_pulls import PEER_HELD_MAX, HeldPull
+from whimbrel.broker.engine.waiting import HELD_PULLS, Waits
 from whimbrel.broker.tables.remoting_clients import Consumes, Identity
 from whimbrel.errors import NotReady
 
@@ -21,9 +21,13 @@ def rig(tmp_path: Path) -> Iterator[Handlers]:
     handlers.close()
 
 
-def held(outcome: Any) -> HeldPull:
-    assert isinstance(outcome, HeldPull) and not outcome.done
+def held(outcome: Any) -> Waits:
+    assert isinstance(outcome, Waits) and not outcome.done
     return outcome
+
+
+def waiting_count(rig: Handlers) -> int:
+    return rig.waiting.rooms[HELD_PULLS].taken
 
 
 def bodies(outcome: Any) -> list[bytes]:
@@ -63,7 +67,7 @@ def test_6_1_22_a_slave_corrects_nothing(tmp_path: Path) -> None:
     assert where(rig.pull(9)) == (20, "OFFSET_OVERFLOW_BADLY", "9", "0", "1")
     assert where(rig.pull(-1)) == (20, "OFFSET_TOO_SMALL", "-1", "0", "1")
     rig.pull(0, sysFlag=5, commitOffset=1)
-    assert not rig.commits
+    assert not rig.positions.commits
     waiting = held(rig.pull(2, sysFlag=6))  # the slave lags: what comes before is not for it
     rig.send()
     rig.run_soon()
@@ -73,7 +77,7 @@ def test_6_1_22_a_slave_corrects_nothing(tmp_path: Path) -> None:
     assert bodies(waiting) == [b"came"]
     lost = held(rig.pull(9, sysFlag=6))
     rig.now_ms = 16_000
-    rig.pulls.expire()
+    rig.waiting.expire()
     assert where(lost) == (20, "OFFSET_OVERFLOW_BADLY", "9", "0", "3")
     rig.close()
 
@@ -156,10 +160,10 @@ def test_a_newer_subscription_by_tags_than_is_known_gets_all_messages(rig: Handl
 def test_the_offset_that_a_pull_carries_is_committed_once(rig: Handlers) -> None:
     rig.send()
     waiting = held(rig.pull(1, sysFlag=7, commitOffset=1))
-    assert rig.commits == [("g", "T", 0, 1)]
+    assert rig.positions.commits == [("g", "T", 0, 1)]
     rig.send()
     rig.run_soon()
-    assert bodies(waiting) == [b"hello"] and len(rig.commits) == 1
+    assert bodies(waiting) == [b"hello"] and len(rig.positions.commits) == 1
 
 
 def test_6_1_19_a_held_pull_is_answered_by_a_message_that_it_wants(rig: Handlers) -> None:
@@ -172,16 +176,16 @@ def test_6_1_19_a_held_pull_is_answered_by_a_message_that_it_wants(rig: Handlers
     rig.send(body=b"wanted", i="TAGS\x01A")
     rig.run_soon()
     assert bodies(waiting) == [b"wanted"] and where(waiting)[2] == "2"
-    assert not rig.pulls.held.count
+    assert not waiting_count(rig)
 
 
 def test_6_1_19_nothing_new_is_told_after_the_time_that_was_asked_for(rig: Handlers) -> None:
     waiting = held(rig.pull(sysFlag=6))
     rig.now_ms = 14_000
-    rig.pulls.expire()
+    rig.waiting.expire()
     held(waiting)
     rig.now_ms = 16_000
-    rig.pulls.expire()
+    rig.waiting.expire()
     assert where(waiting) == (19, "NO_MESSAGE_IN_QUEUE", "0", "0", "0")
 
 
@@ -196,7 +200,7 @@ def test_6_1_20_all_held_pulls_of_a_queue_are_answered(rig: Handlers) -> None:
 def test_6_1_21_a_held_pull_dies_with_its_connection(rig: Handlers) -> None:
     waiting = held(rig.pull(sysFlag=6))
     waiting.cancel()
-    assert not rig.pulls.held.count and not rig.pulls.held.by_peer
+    assert not waiting_count(rig) and not rig.waiting.by_reader
     rig.send()
     assert not rig.soon
 
@@ -210,11 +214,11 @@ def test_6_1_21_ten_thousand_held_pulls_take_less_than_five_megabytes(rig: Handl
         used, _ = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    assert rig.pulls.held.count == 10_000 and used < 5_000_000, used
+    assert waiting_count(rig) == 10_000 and used < 5_000_000, used
 
 
 def test_held_pulls_of_a_connection_are_bounded(rig: Handlers) -> None:
-    for _ in range(PEER_HELD_MAX):
+    for _ in range(HELD_PULLS.each):
         held(rig.pull(sysFlag=6))
     assert reply(rig.pull(sysFlag=6)).code == 2
     held(rig.pull(sysFlag=6, peer=FakePeer()))
@@ -230,13 +234,13 @@ def test_a_peer_that_reads_too_little_gets_no_messages_and_loses_none(rig: Handl
 
 def test_held_pulls_are_refused_when_the_role_ends(rig: Handlers) -> None:
     waiting = held(rig.pull(sysFlag=6))
-    rig.pulls.close("the broker changes its role")
-    assert isinstance(waiting.error, NotReady) and not rig.pulls.held.count
+    rig.reads.close("the broker changes its role")
+    assert isinstance(waiting.error, NotReady) and not waiting_count(rig)
 
 
 def test_a_topic_that_goes_is_told_to_those_that_wait(rig: Handlers) -> None:
     waiting = held(rig.pull(sysFlag=6))
     rig.topics.remove("T")
     rig.now_ms = 20_000
-    rig.pulls.expire()
+    rig.waiting.expire()
     assert reply(waiting).code == 17

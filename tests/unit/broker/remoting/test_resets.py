@@ -6,17 +6,16 @@ from typing import Any
 
 import pytest
 
+from support.engine.reads import make_reads
 from support.remoting.handlers import FakePeer
 from support.remoting.tables import Broker
 from support.store.stores import NOW
-from whimbrel.broker.api.receive import ReadSplitting
 from whimbrel.broker.api.table_changes import TableChanges
 from whimbrel.broker.remoting.pulls import Pulls
 from whimbrel.broker.remoting.resets import RemotingResets
 from whimbrel.broker.tables.group_creation import GroupCreation
 from whimbrel.deferred import Deferred
 from whimbrel.rpc.remoting.handlers import Reply
-from whimbrel.store.bulk_source import BulkSource
 
 
 class Rig(Broker):
@@ -25,25 +24,22 @@ class Rig(Broker):
     def __init__(self, root: Path, *, master: bool = True) -> None:
         super().__init__(root, master=master)
         self.soon: list[Any] = []
-        pulls = Pulls(
-            self.topics,
+        reads = make_reads(
+            self.store,
             GroupCreation(self.topics, self.groups, master=master, clock=lambda: 0.0),
-            self.clients,
-            BulkSource(self.store),
-            ReadSplitting(enabled=False, written=lambda: 0),
-            master=master,
-            clock=lambda: 0,
+            members=self.clients,
+            positions=self.positions,
+            follows=not master,
             soon=self.soon.append,
-            commit=lambda *place: self.positions.commit(*place, owned=True),
         )
-        pulls.redirect = self.positions.redirect
+        pulls = Pulls(reads, lambda *, found: None)
         resets = RemotingResets(
             TableChanges(self.topics, self.groups, self.consumption, self.store, master=master),
             self.clients,
             self.positions,
             broker_name="broker-a",
         )
-        self.positions.wake = pulls.held.on_arrival
+        self.positions.wake = reads.waiting.arrived
         self.handles = {**pulls.handles(), **resets.handles()}
         self.topic(queues=2)
         self.group()

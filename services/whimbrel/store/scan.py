@@ -12,18 +12,27 @@ The scan returns what each entry is, in the order of the queue. What that means 
 receive holds a message and finishes what is filtered out, a pull just goes on.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
-from whimbrel.broker.consume.filters import Filter, TagFilter
 from whimbrel.errors import CorruptRecord, IllegalOffset
 from whimbrel.model.limits import RECEIVE_BATCH_MAX
-from whimbrel.store.codec import StoredMessage, decode_record
+from whimbrel.store.codec import FILLER_SIZE, RECORD_BYTES_MAX, StoredMessage, decode_record
 
 if TYPE_CHECKING:
     from whimbrel.store.lane_messages import PackedMessages
+    from whimbrel.store.lane_passes import LanePasses
 
-__all__ = ["ANSWER_BYTES_MAX", "FILTERED_UNITS", "SCAN_MAX", "Piece", "RecordSource", "Scan", "Unit"]
+__all__ = [
+    "ANSWER_BYTES_MAX",
+    "FILTERED_UNITS",
+    "SCAN_MAX",
+    "Filter",
+    "Piece",
+    "RecordSource",
+    "Scan",
+    "Unit",
+]
 
 # Bytes of records in one answer, apart from its first message: 32 messages of 4 MiB would take 128 MiB of
 # memory.
@@ -48,8 +57,38 @@ Piece: TypeAlias = tuple[
 ]
 
 
+class Filter(Protocol):
+    """What a scan needs of a filter.
+
+    Attributes:
+        admits_all: every message matches, so that neither method needs to be called. expression: its text;
+        filters of one class and text admit the same messages. weight: what an entry costs, counted in entries
+        of which only the tags code is looked at.
+        codes: the low 32 bits of the tags codes that may match; None where that does not decide.
+        codes_and_texts: both that a tag has to be among, for the lane; None where tags do not decide.
+    """
+
+    @property
+    def admits_all(self) -> bool: ...
+    @property
+    def expression(self) -> str: ...
+    @property
+    def weight(self) -> int: ...
+    @property
+    def codes(self) -> frozenset[int] | None: ...
+    @property
+    def codes_and_texts(self) -> tuple[list[int], list[bytes]] | None: ...
+    def admits_code(self, code: int) -> bool:
+        """Return False when no message with this tags code matches; True when the record must be read."""
+
+    def admits(self, properties: Mapping[str, str], tags: str | None) -> bool:
+        """Return whether a message with these properties matches; `tags` is its property TAGS."""
+
+
 class RecordSource(Protocol):
     """What is read of the store; `MessageStore` implements it."""
+
+    passes: "LanePasses"
 
     def queue_range(self, topic: str, queue_id: int) -> tuple[int, int]: ...
     def queue_units(self, topic: str, queue_id: int, offset: int, count: int) -> list[Unit]: ...
@@ -74,22 +113,63 @@ class Scan:
     Attributes:
         room: messages that still fit into the answer. bytes_left: bytes of records that do; the first message
         always fits. entries_left: entries that may still be scanned; 0 or less when that budget ended the
-        scan. reached: the offset at which the last walk ended.
+        scan. reached: the offset at which the last walk ended. by_lane: the compiled lane reads ahead.
     """
 
-    __slots__ = ("batch", "bytes_left", "entries_left", "filter", "reached", "room", "store", "topic")
+    __slots__ = (
+        "batch",
+        "by_lane",
+        "bytes_left",
+        "entries_left",
+        "filter",
+        "passes_holes",
+        "reached",
+        "room",
+        "store",
+        "topic",
+    )
 
-    def __init__(self, store: RecordSource, topic: str, filter: Filter, batch: int) -> None:
-        """Begin an answer of at most `batch` messages."""
+    def __init__(
+        self,
+        store: RecordSource,
+        topic: str,
+        filter: Filter,
+        batch: int,
+        *,
+        bytes_max: int = 0,
+        entries_max: int = 0,
+        passes_holes: bool = False,
+    ) -> None:
+        """Begin an answer.
+
+        Args:
+            store, topic, filter: where, and what is wanted.
+            batch, bytes_max, entries_max: messages at most, bytes of their records, and entries that are
+                looked at; 0 for as many as receives have.
+            passes_holes: entries that stand for no message end no answer that has some already.
+        """
         self.store, self.topic, self.filter = store, topic, filter
         self.batch = self.room = batch if batch < RECEIVE_BATCH_MAX else RECEIVE_BATCH_MAX
-        self.bytes_left = ANSWER_BYTES_MAX
-        self.entries_left = max(SCAN_MAX // filter.weight, 1)
+        self.bytes_left = bytes_max or ANSWER_BYTES_MAX
+        self.entries_left = max((entries_max or SCAN_MAX) // filter.weight, 1)
         self.reached = 0
+        self.passes_holes = passes_holes
+        self.by_lane = store.passes.lane.native is not None
 
     def fetch_count(self) -> int:
         """Return how many entries to walk next: as many as have room, or more when not all will match."""
         return self.room if self.filter.admits_all else min(self.entries_left, FILTERED_UNITS)
+
+    def pieces(self, queue_id: int, start: int, end: int) -> Iterator[Piece]:
+        """Yield what stands at the offsets from `start` on, up to `end` or as far as the budgets go."""
+        self.reached = start
+        while start < end and self.room > 0 and self.entries_left > 0:
+            count = self.room if self.filter.admits_all else min(self.entries_left, FILTERED_UNITS)
+            stop = min(start + count, end)
+            yield from self.walk(queue_id, start, stop)
+            start = self.reached
+            if start < stop:
+                break  # the answer is full
 
     def walk(self, queue_id: int, start: int, stop: int) -> list[Piece]:
         """Return what stands at the offsets from `start` on, up to `stop` or as far as the answer has room.
@@ -122,9 +202,9 @@ class Scan:
         wanted, tags = self.filter, None
         self.reached = start
         if not wanted.admits_all:
-            if not isinstance(wanted, TagFilter) or len(wanted.codes_and_texts[1]) > PACKED_TAGS_MAX:
-                return None
             tags = wanted.codes_and_texts
+            if tags is None or len(tags[1]) > PACKED_TAGS_MAX:
+                return None
         first_max = ANY_SIZE if self.room == self.batch else self.bytes_left
         packed = self.store.pull_plain(
             self.topic,
@@ -156,13 +236,13 @@ class Scan:
         ahead_end = first
         begin = start = offset = first
         for physical_offset, size, code in units:
-            if size > limit:
+            if size > limit and not (size == FILLER_SIZE and self.passes_holes):
                 break
             found = None
             if not all_wanted and code not in may_match:
                 may_match[code] = wanted.admits_code(code)
             if all_wanted or may_match[code]:
-                if offset >= ahead_end:
+                if offset >= ahead_end and self.by_lane:
                     ahead, count = self.read_ahead(units[offset - first :], may_match, limit, room)
                     ahead_end = offset + count
                 try:
@@ -210,12 +290,12 @@ class Scan:
         wanted = self.filter
         all_wanted = wanted.admits_all
         chosen: list[Unit] = []
-        count, left = 0, max(min(limit, ANSWER_BYTES_MAX), units[0][1])
+        count, left = 0, max(min(limit, ANSWER_BYTES_MAX), min(units[0][1], RECORD_BYTES_MAX))
         for unit in units:
             _, size, code = unit
             if not all_wanted and code not in may_match:
                 may_match[code] = wanted.admits_code(code)
-            if all_wanted or may_match[code]:
+            if (all_wanted or may_match[code]) and size != FILLER_SIZE:
                 if size > left or len(chosen) >= room:
                     break
                 left -= size

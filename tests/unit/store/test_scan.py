@@ -3,10 +3,10 @@
 import pytest
 
 from support.broker.consumption import FakeStore
-from whimbrel.broker.consume import scan as scan_module
 from whimbrel.broker.consume.filters import compile_filter
-from whimbrel.broker.consume.scan import ANSWER_BYTES_MAX, FILTERED_UNITS, SCAN_MAX, Piece, Scan
 from whimbrel.errors import CorruptRecord, IllegalOffset
+from whimbrel.store import scan as scan_module
+from whimbrel.store.scan import ANSWER_BYTES_MAX, FILTERED_UNITS, SCAN_MAX, Piece, Scan
 
 
 class CuttingStore(FakeStore):

@@ -6,11 +6,9 @@ from typing import Any
 
 import pytest
 
-from whimbrel.broker.consume.bulk_reader import (
+from whimbrel.broker.engine.frames import (
     FRAME_BYTES_MAX,
-    GAP_BYTES_MAX,
     SCAN_MAX,
-    SPAN_BYTES_MAX,
     UNITS_AT_ONCE,
     BulkFrame,
     BulkReader,
@@ -26,6 +24,7 @@ from whimbrel.errors import (
 )
 from whimbrel.model.limits import BULK_RESPONSE_BYTES_MAX
 from whimbrel.store.codec import FILLER_SIZE, MAGIC_V1, UNIT
+from whimbrel.store.runs import GAP_BYTES_MAX, SPAN_BYTES_MAX
 
 HEAD = MAGIC_V1.to_bytes(4, "big")
 FILE = 64 << 20

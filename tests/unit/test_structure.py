@@ -1,0 +1,79 @@
+"""Who does what in the broker, by imports and names, as far as the engine decides it; how long functions are.
+
+What a verb of the engine does has one place: fronts pass rules in, the engine applies them. Verbs that have
+not come to the engine yet are named with where they stand.
+"""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+SERVICES = Path(__file__).resolve().parents[2] / "services" / "whimbrel"
+LINES_MAX = 70
+
+# Names of classes that hold a protocol's rules, and the fronts that may make them.
+RULES = {
+    "SendRules": {"broker/api/send.py", "broker/remoting/sends.py"},
+    "ReadRules": {"broker/api/pulls.py", "broker/remoting/pulls.py"},
+}
+# Who calls what of a verb, below broker/.
+CALLERS = {
+    # begins a verb
+    "Send": {"broker/api/send.py", "broker/remoting/sends.py"},
+    "Read": {"broker/api/pulls.py", "broker/remoting/pulls.py"},
+    # scans queue entries and records for consumers: reads, and the planning of receives
+    "Scan": {"broker/engine/read_forms.py", "broker/consume/delivery_planner.py"},
+    "RecordRuns": {"broker/engine/read_forms.py", "broker/engine/frames.py"},
+    # parks: reads, and receives until they are the engine's
+    "Waiting": {
+        "broker/engine/read.py",
+        "broker/remoting/long_reads.py",
+    },  # the latter has its own: paced reads
+    "LongPolls": {"broker/consume/wakeups.py"},
+}
+
+
+def sources(*folders: str) -> Iterator[tuple[str, ast.Module]]:
+    """Yield the files below folders of the package, as text paths and trees."""
+    for folder in folders:
+        for path in sorted((SERVICES / folder).rglob("*.py")):
+            yield str(path.relative_to(SERVICES)), ast.parse(path.read_text(encoding="utf-8"))
+
+
+def makers(name: str) -> set[str]:
+    """Return the files of the broker that call a class."""
+    return {
+        path
+        for path, tree in sources("broker")
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == name
+    }
+
+
+def test_rules_of_protocols_are_made_by_fronts() -> None:
+    assert {name: makers(name) for name in RULES} == RULES
+
+
+def test_each_verb_has_one_place() -> None:
+    assert {name: makers(name) for name in CALLERS} == CALLERS
+
+
+def test_nothing_of_the_engine_knows_which_protocol_it_serves() -> None:
+    """A rule is a member or a check; nobody compares rules, or asks for their names."""
+    for path, tree in sources("broker/engine"):
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Compare):
+                names = {ast.unparse(one) for one in (node.left, *node.comparators)}
+                assert not any(name.endswith("rules") for name in names), (path, node.lineno)
+
+
+def test_functions_are_short() -> None:
+    long = [
+        (path, node.name, node.end_lineno - node.lineno + 1)
+        for path, tree in sources("broker", "rpc")
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        and node.end_lineno is not None
+        and node.end_lineno - node.lineno >= LINES_MAX
+    ]
+    assert not long
