@@ -29,7 +29,8 @@ from whimbrel.errors import IllegalOffset, StoreError
 from whimbrel.ha.epochs import epoch_at
 from whimbrel.ha.switching import BEAT_S, COMMIT_APART_S, SwitchingSlave
 from whimbrel.lane import Lane
-from whimbrel.store.shared_page import ACKS, SENT, SENT_BYTES, SharedPage
+from whimbrel.store.page_slots import ACKS, SENT, SENT_BYTES
+from whimbrel.store.shared_page import SharedPage
 
 if TYPE_CHECKING:
     from whimbrel.replicator.feeder import Feeder

@@ -76,7 +76,7 @@ from whimbrel.store.codec import unpack_host
 from whimbrel.store.locking import is_locked
 from whimbrel.store.master_store import MasterStore
 from whimbrel.store.options import Retention
-from whimbrel.store.shared_page import SLAVES_MAX
+from whimbrel.store.page_cells import SLAVES_MAX
 
 __all__ = ["MasterRole"]
 
