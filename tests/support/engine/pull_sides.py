@@ -20,7 +20,7 @@ from support.remoting.handlers import NOW, Handlers
 from support.store.stores import StoppedClock, make_draft
 from whimbrel.broker.api.pulls import PullService
 from whimbrel.broker.consume.group_consumption import GroupConsumption
-from whimbrel.broker.metrics import Counted
+from whimbrel.broker.counted import Counted
 from whimbrel.errors import WhimbrelError
 from whimbrel.model.wire import CLIENT_ID_HEADER, MESSAGING_SERVICE
 from whimbrel.pb.apache.rocketmq.v2 import service_pb2 as messaging

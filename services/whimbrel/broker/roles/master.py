@@ -33,6 +33,7 @@ from whimbrel.broker.cluster.replica_service import (
 )
 from whimbrel.broker.cluster.write_admission import ElectedAdmission, WriteAdmission
 from whimbrel.broker.consume.unread_queues import UnreadQueues
+from whimbrel.broker.counted import MESSAGE_BYTES
 from whimbrel.broker.engine.detours import DelayDetour, HalfDetour
 from whimbrel.broker.engine.ends import Ends
 from whimbrel.broker.engine.recalls import Recalls
@@ -40,7 +41,7 @@ from whimbrel.broker.engine.send_back import SendBacks
 from whimbrel.broker.lane.acks import LaneAcks
 from whimbrel.broker.lane.calls import BrokerLane
 from whimbrel.broker.lane.requests import RemotingSendLane
-from whimbrel.broker.metrics import MESSAGE_BYTES, master_metrics, state_metrics, transaction_metrics
+from whimbrel.broker.metrics import master_metrics, state_metrics, transaction_metrics
 from whimbrel.broker.options import BrokerOptions
 from whimbrel.broker.produce.appender import Appender
 from whimbrel.broker.produce.commit import MajorityCommit
