@@ -19,7 +19,7 @@ import sys
 import time
 
 TIMEOUT_S = 1.0
-BEAT_MAX_NS = 3_000_000_000  # as in store/shared_page.py
+BEAT_MAX_NS = 3_000_000_000  # as in store/page_processes.py
 BEAT_AT = 144  # `replica_beat_ns` in the shared page
 LISTENING = "0A"  # in /proc/net/tcp
 

@@ -52,6 +52,7 @@ SAME_WITHOUT_LANE = tuple(
         "locking",
         "log_compare",
         "modes",
+        "page_cells",
         "preallocation",
         "repair",
         "seal",

@@ -18,7 +18,8 @@ from whimbrel.ha.frames import FRAME_HEADER, REPORT
 from whimbrel.ha.protocol import COMPARE_BYTES
 from whimbrel.store.commitlog import LogWriter
 from whimbrel.store.options import StoreOptions
-from whimbrel.store.shared_page import SLAVES_MAX, SharedPage
+from whimbrel.store.page_cells import SLAVES_MAX
+from whimbrel.store.shared_page import SharedPage
 from whimbrel.store.view import LogView
 from whimbrel.wakeup import Doorbell
 

@@ -35,7 +35,10 @@ def modes(roots: list[Path]) -> dict[str, set[str]]:
     found: dict[str, set[str]] = {"directory": set(), "file": set(), "socket": set()}
     for root in roots:
         for path in (root, *root.rglob("*")):
-            mode = path.lstat().st_mode
+            try:
+                mode = path.lstat().st_mode
+            except FileNotFoundError:  # a draft that has got its place and its name meanwhile
+                continue
             kind = "directory" if stat.S_ISDIR(mode) else "socket" if stat.S_ISSOCK(mode) else "file"
             found[kind].add(f"{stat.S_IMODE(mode):o}")
     return found

@@ -1,4 +1,4 @@
-"""Who does what in the broker, by imports and names, as far as the engine decides it; how long functions are.
+"""Who does what in the broker, by imports and names, as far as the engine decides it; circles of imports.
 
 What a verb of the engine does has one place: fronts pass rules in, the engine applies them. Verbs that have
 not come to the engine yet are named with where they stand.
@@ -6,10 +6,14 @@ not come to the engine yet are named with where they stand.
 
 import ast
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 SERVICES = Path(__file__).resolve().parents[2] / "services" / "whimbrel"
 LINES_MAX = 70
+CIRCLE_MAX = 3
+# Files of larger circles, imports of types counted: by the folder that they are in. They are to be cut.
+CIRCLES = {"whimbrel.broker": 6, "whimbrel.rpc": 16}
 
 # Names of classes that hold a protocol's rules, and the fronts that may make them.
 RULES = {
@@ -33,11 +37,19 @@ CALLERS = {
 }
 
 
+@cache
+def tree_of(path: Path) -> ast.Module:
+    """Return what is in a file."""
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
 def sources(*folders: str) -> Iterator[tuple[str, ast.Module]]:
-    """Yield the files below folders of the package, as text paths and trees."""
+    """Yield the files below folders of the package but those that are generated, as text paths and trees."""
     for folder in folders:
         for path in sorted((SERVICES / folder).rglob("*.py")):
-            yield str(path.relative_to(SERVICES)), ast.parse(path.read_text(encoding="utf-8"))
+            name = str(path.relative_to(SERVICES))
+            if not name.startswith("pb/"):
+                yield name, tree_of(path)
 
 
 def makers(name: str) -> set[str]:
@@ -77,3 +89,46 @@ def test_functions_are_short() -> None:
         and node.end_lineno - node.lineno >= LINES_MAX
     ]
     assert not long
+
+
+def imports() -> dict[str, set[str]]:
+    """Return which modules of the package each one imports, also for types, or within functions."""
+    trees = dict(sources("."))
+    names = {
+        "whimbrel." + path.removesuffix(".py").removesuffix("/__init__").replace("/", ".") for path in trees
+    }
+    found: dict[str, set[str]] = {}
+    for path, tree in trees.items():
+        mine = found["whimbrel." + path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")] = (
+            set()
+        )
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Import):
+                mine |= {one.name for one in node.names}
+            elif isinstance(node, ast.ImportFrom) and node.module:
+                full = {one.name: f"{node.module}.{one.name}" for one in node.names}
+                mine |= {one if one in names else node.module for one in full.values()}
+        mine &= names
+    return found
+
+
+def circles(edges: dict[str, set[str]]) -> list[list[str]]:
+    """Return the sets of modules that reach each other."""
+    reach = {name: set(to) for name, to in edges.items()}
+    for through in edges:
+        for to in reach.values():
+            if through in to:
+                to |= reach[through]
+    left, found = set(edges), []
+    while left:
+        name = min(left)
+        circle = {name, *(other for other in reach[name] if name in reach[other])}
+        left -= circle
+        if len(circle) > 1:
+            found.append(sorted(circle))
+    return found
+
+
+def test_circles_of_imports_are_small() -> None:
+    large = [circle for circle in circles(imports()) if len(circle) > CIRCLE_MAX]
+    assert {".".join(circle[0].split(".")[:2]): len(circle) for circle in large} == CIRCLES, large

@@ -7,7 +7,7 @@ from whimbrel.broker.options import BrokerOptions
 from whimbrel.model.registration import replicator_host
 from whimbrel.model.route import WILDCARD_HOSTS
 from whimbrel.store.codec import pack_host
-from whimbrel.store.shared_page import SharedPage
+from whimbrel.store.page_processes import Processes
 
 __all__ = ["advertised_host", "ha_address", "store_host"]
 
@@ -28,7 +28,7 @@ def store_host(options: BrokerOptions, port: int) -> bytes:
     return pack_host("127.0.0.1", port)
 
 
-def ha_address(options: BrokerOptions, page: SharedPage) -> str:
+def ha_address(options: BrokerOptions, page: Processes) -> str:
     """Return where slaves reach the replicator beside this broker; empty while none listens."""
     if not page.ha_port:
         return ""

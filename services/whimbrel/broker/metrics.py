@@ -1,43 +1,41 @@
 """The metrics of a broker, under RocketMQ 5.3.3's names where it has one.
 
-Two parts. `Counted` holds what is added up on the way: sends by topic, deliveries by topic and group,
-calls. The rest is read at each scrape, in the serving thread: marks, tables, lease states. A lease state
-may change while it is read, so a lag may be off by what is acknowledged in that moment.
+What is added up on the way is in `counted.py`. The rest is read at each scrape, in the serving thread: marks,
+tables, lease states. A lease state may change while it is read, so a lag may be off by what is acknowledged
+in that moment.
 """
 
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Literal
 
 from whimbrel import __version__
 from whimbrel.broker.api.leader_calls import LeaderCalls
 from whimbrel.broker.consume.leases import LeaseTable
 from whimbrel.broker.consume.queue_leases import QueueLeases
+from whimbrel.broker.counted import Counted
 from whimbrel.broker.tables.clients import Clients
 from whimbrel.broker.timing.snapshot import BOUNDS_S
 from whimbrel.broker.timing.timers import Timers
 from whimbrel.broker.transactions.transactions import Transactions
 from whimbrel.lane import Lane
 from whimbrel.metrics import (
-    SECONDS,
     Family,
     Histogram,
     Labels,
     Number,
     Point,
-    Series,
     Traffic,
-    Trail,
     bounded,
     build_info,
 )
 from whimbrel.model.names import RETRY_PREFIX, TRANSACTION_GROUP, is_system_topic
 from whimbrel.model.topic import MessageType, TopicConfig
-from whimbrel.rpc.server.call_metrics import CallTimes, server_families
+from whimbrel.rpc.server.call_metrics import server_families
 from whimbrel.rpc.server.forwarder import forward_family
 from whimbrel.store.recovery import store_time_at
 from whimbrel.store.retention import DiskUse
@@ -54,7 +52,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Behind",
-    "Counted",
     "ReserveTime",
     "behind",
     "families_of",
@@ -66,8 +63,6 @@ __all__ = [
     "traffic",
 ]
 
-KIB, MIB = 1024, 1024 * 1024
-MESSAGE_BYTES = (1.0 * KIB, 4.0 * KIB, 512.0 * KIB, 1.0 * MIB, 2.0 * MIB, 4.0 * MIB)  # RocketMQ's
 READ_WRITE, READ_ONLY = 6, 4  # RocketMQ's bits
 STORAGE = ("storage_type", "storage_medium")  # RocketMQ's labels, each with one value
 DISK = ("local", "disk")
@@ -80,47 +75,6 @@ CONSUME_MODES = {2: "push", 3: "pull", 4: "pull"}
 
 QueuesOf = Callable[[str], Iterable[int]]  # numbers of a topic's queues
 RangeOf = Callable[[str, int], tuple[int, int]]  # first and next offset of a topic's queue
-
-
-class Placed(Protocol):
-    """What is asked of an appended message."""
-
-    @property
-    def size(self) -> int:
-        """Bytes of its record."""
-
-
-class Counted:
-    """What is added up on the way. Each part is written by the loop's thread, flushes by the flusher's."""
-
-    def __init__(self) -> None:
-        self.sizes: Series[Histogram] = Series(lambda: Histogram(MESSAGE_BYTES))  # by topic
-        self.delivered: Series[Traffic] = Series(Traffic)  # by topic and group
-        self.dead_letters: Series[Traffic] = Series(Traffic)  # by group and topic that they come from
-        self.flushes = Histogram(SECONDS)
-        self.calls = CallTimes()
-        self.trail = Trail()  # slave: of what has arrived
-
-    def appended(self, topic: str, placed: Sequence[Placed]) -> None:
-        """Take messages of one topic that were stored."""
-        sizes = self.sizes.at((topic,))
-        for one in placed:
-            sizes.observe(one.size)
-
-    def appended_many(self, topic: str, counts: Sequence[int], size: int) -> None:
-        """Take messages of one topic: how many lie up to each of `MESSAGE_BYTES`, and all of their bytes."""
-        sizes = self.sizes.at((topic,))
-        for number, count in enumerate(counts):
-            sizes.counts[number] += count
-        sizes.total += size
-
-    def took(self, topic: str, group: str, messages: int, size: int) -> None:
-        """Take messages that go to a consumer."""
-        self.delivered.at((topic, group)).add(messages, size)
-
-    def gave_up(self, group: str, topic: str) -> None:
-        """Take a message of a topic that has become a dead letter of a group."""
-        self.dead_letters.at((group, topic)).add(1, 0)
 
 
 def families_of(role: "Role", counted: Counted) -> list[Family]:

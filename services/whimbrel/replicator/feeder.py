@@ -46,7 +46,7 @@ from whimbrel.replicator.sockets import advertised_host, named, tune
 from whimbrel.store.counted_slaves import host_of
 from whimbrel.store.epoch_file import EpochFile
 from whimbrel.store.log_reader import LogReader
-from whimbrel.store.shared_page import SLAVES_MAX
+from whimbrel.store.page_cells import SLAVES_MAX
 from whimbrel.wakeup import WAKE_POLL_S
 
 if TYPE_CHECKING:

@@ -29,16 +29,14 @@ from whimbrel.errors import IllegalOffset, StoreError
 from whimbrel.ha.epochs import epoch_at
 from whimbrel.ha.switching import BEAT_S, COMMIT_APART_S, SwitchingSlave
 from whimbrel.lane import Lane
-from whimbrel.store.shared_page import ACKS, SENT, SENT_BYTES, SharedPage
+from whimbrel.replicator.lane_cells import FOLLOWER_CELLS, LEADER_CELLS, watched
 
 if TYPE_CHECKING:
     from whimbrel.replicator.feeder import Feeder
     from whimbrel.replicator.follower import Follower
     from whimbrel.replicator.slave_connection import SlaveConnection
 
-__all__ = ["PLACES", "Watched", "feed", "follow"]
-
-Watched = list[tuple[int, int]]  # cells of the page that a run stands on, in bytes, and what they held
+__all__ = ["feed", "follow"]
 
 logger = logging.getLogger(__name__)
 
@@ -46,47 +44,6 @@ RUN_S: Final = 0.1  # the loop's own longest wait: probes, signals and metrics a
 NEVER_NS: Final = -(1 << 62)
 # Of a slave's log, between two looks at the next file and at pages that may be let go.
 WAKE_BYTES: Final = 4 << 20
-
-PLACES: Final = {
-    **{
-        place: SharedPage.place(name)
-        for place, name in (
-            ("epoch", "epoch"),
-            ("begin", "begin"),
-            ("written", "written"),
-            ("replaced", "replaced"),
-            ("log_beat", "log_beat_ns"),
-            ("replica_beat", "replica_beat_ns"),
-            ("replica_sleeping", "replica_sleeping"),
-            ("replica_pass", "replica_pass"),
-            ("broker_sleeping", "broker_sleeping"),
-            ("broker_beat", "broker_beat_ns"),
-            ("commit", "commit"),
-            ("commit_saw", "commit_saw"),
-            ("flushed", "flushed"),
-            ("heard", "heard_ns"),
-            ("heard_commit", "heard_commit"),
-        )
-    },
-    "acks": ACKS,
-    "sent": SENT,
-    "sent_bytes": SENT_BYTES,
-}
-
-
-LEADER_CELLS: Final = tuple(
-    SharedPage.place(name)
-    for name in ("ha_dialect", "leader_log", "leader_epoch", "leader_start", "voter_bits", "replica_role")
-)
-FOLLOWER_CELLS: Final = tuple(
-    SharedPage.place(name)
-    for name in ("ha_dialect", "promise", "elected", "replica_role", "master_ha_version")
-)
-
-
-def watched(page: SharedPage, places: tuple[int, ...]) -> Watched:
-    """Return what cells of the page hold now."""
-    return [(place, page.cells[place // 8]) for place in places]
 
 
 def feed(feeder: "Feeder", now: float) -> bool:

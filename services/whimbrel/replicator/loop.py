@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from whimbrel.machine import MACHINE, Machine
 from whimbrel.replicator.buffers import ReceiveBuffer
-from whimbrel.replicator.lane_turns import PLACES, Watched
+from whimbrel.replicator.lane_cells import PLACES, Watched
 from whimbrel.replicator.sockets import Network
 from whimbrel.store.commitlog import LogWriter
 from whimbrel.store.shared_page import SharedPage

@@ -17,7 +17,7 @@ from whimbrel.replicator.follower import Follower
 from whimbrel.replicator.options import ReplicatorOptions
 from whimbrel.replicator.promises import Promises
 from whimbrel.store.cut import Cut, list_cuts
-from whimbrel.store.shared_page import SharedPage
+from whimbrel.store.page_processes import Processes
 
 if TYPE_CHECKING:
     from whimbrel.exposition import Exposition
@@ -224,7 +224,7 @@ def kept_cuts(root: Path) -> list[Cut]:
         return []
 
 
-def broker_alive(page: SharedPage) -> Family:
+def broker_alive(page: Processes) -> Family:
     """Return the metric of the broker beside."""
     return Family(
         name="whimbrel_broker_alive",

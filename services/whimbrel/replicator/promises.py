@@ -47,6 +47,7 @@ from whimbrel.store.divergence import CUT_KEEP_BYTES, cut_aside, finish_cut
 from whimbrel.store.emptying import emptied, empty_store, to_be_emptied
 from whimbrel.store.epoch_file import EpochFile
 from whimbrel.store.offline_vote import own_seat
+from whimbrel.store.page_elections import BOUND, UNBOUND
 from whimbrel.store.recovery_marks import MARK_BYTES, MARK_INTERVAL_S
 from whimbrel.store.seat_file import (
     FLUSH_MODES,
@@ -58,7 +59,7 @@ from whimbrel.store.seat_file import (
     may_vote,
     weaker,
 )
-from whimbrel.store.shared_page import BOUND, UNBOUND, SharedPage
+from whimbrel.store.shared_page import SharedPage
 
 __all__ = ["Promises", "Repair"]
 

@@ -58,6 +58,7 @@ from whimbrel.store.epoch_file import EpochFile
 from whimbrel.store.failed_sync import read_marker, set_marker
 from whimbrel.store.locking import StoreLock
 from whimbrel.store.options import COMMITLOG_FILE_SIZE_MIN
+from whimbrel.store.page_log import LogProgress
 from whimbrel.store.pages import free_bytes, refusing_when_full, zero
 from whimbrel.store.recovery import READ_BYTES, is_boundary
 from whimbrel.store.recovery_marks import CHECK_BYTES, LogMark
@@ -173,7 +174,7 @@ def cut_locked(
     reason: str,
     keep_bytes: int,
     machine: Machine,
-    page: SharedPage,
+    page: LogProgress,
 ) -> Path | None:
     """Do it while the lock is held."""
     files = machine.files
@@ -377,7 +378,7 @@ def last_boundary(segments: Segments, boundary: int, point: int) -> int:
     return walk.position
 
 
-def end_log(root: Path, segments: Segments, point: int, page: SharedPage, machine: Machine) -> None:
+def end_log(root: Path, segments: Segments, point: int, page: LogProgress, machine: Machine) -> None:
     """Remove the files behind the point's, and make the rest of that one zeros.
 
     A file that begins at the point stays: without it, the blank at the end of the one before would not count.
@@ -418,7 +419,7 @@ def remove_file(files: Files, directory: Path, start: int) -> None:
     files.unlink(draft)
 
 
-def doubt(root: Path, point: int, page: SharedPage, machine: Machine) -> None:
+def doubt(root: Path, point: int, page: LogProgress, machine: Machine) -> None:
     """Have `LogWriter.open` write the point's file again: nobody knows what of its zeros is on disk."""
     mark, marked = LogMark.load(root, machine.files), read_marker(root, page, machine)
     known = 0 if mark is None else min(mark.offset, point)  # what follows may be in the page cache only

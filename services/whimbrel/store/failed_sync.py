@@ -45,10 +45,10 @@ from pathlib import Path
 
 from whimbrel.errors import StoreError
 from whimbrel.machine import Files, Machine
+from whimbrel.store.page_log import LogProgress
 from whimbrel.store.pages import allocate, replacing
 from whimbrel.store.recovery import ReadAt, text_ends_in_zeros, verify_file
 from whimbrel.store.segment import Segment, segment_name
-from whimbrel.store.shared_page import SharedPage
 
 __all__ = [
     "REWRITE_ATTEMPTS_MAX",
@@ -133,7 +133,7 @@ class FailedSync:
             self.state = RewriteState.LOST
 
 
-def set_marker(root: Path, page: SharedPage, machine: Machine, durable: int) -> None:
+def set_marker(root: Path, page: LogProgress, machine: Machine, durable: int) -> None:
     """Leave word for the next process that the log is not known to be on disk from an offset on."""
     page.doubtful = durable + 1
     path = root / "whimbrel" / "sync-failed"
@@ -145,7 +145,7 @@ def set_marker(root: Path, page: SharedPage, machine: Machine, durable: int) -> 
         logger.warning("%s can't be written, the shared page alone remembers: %s", path, error)
 
 
-def read_marker(root: Path, page: SharedPage, machine: Machine) -> int | None:
+def read_marker(root: Path, page: LogProgress, machine: Machine) -> int | None:
     """Return below which offset the log is known to be on disk, None without a marker of this boot.
 
     A marker that can't be read gives 0: nothing is known.
@@ -168,7 +168,7 @@ def read_marker(root: Path, page: SharedPage, machine: Machine) -> int | None:
     return min(found, default=None)
 
 
-def clear_marker(root: Path, page: SharedPage, files: Files) -> None:
+def clear_marker(root: Path, page: LogProgress, files: Files) -> None:
     """Withdraw the marker; one that stays costs the next start some copying, and nothing else."""
     page.doubtful = 0
     path = root / "whimbrel" / "sync-failed"

@@ -5,36 +5,46 @@ pulled, the broker, or what comes while the pull waits. `pull_outcome` makes it 
 answered, and what has changed: topics and groups that were made, positions, what counts as delivered, how
 many pulls wait.
 
-A queue has messages 0 to 4, with the tags A, B, Aa, BB (the hash of which is that of Aa) and none, and with
-their numbers as the property n. All others of the topic are empty. Each case has a topic and a group of its
-own, so that none hears of another one.
+Queue 0 of the topic has messages (`cases.py`), all others are empty.
 """
 
 import hashlib
-import re
 import time
-import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from support.cluster.broker_api import as_messages
+from support.engine.cases import (
+    DAMAGE_RULES,
+    FILTERS,
+    GROUP_RULES,
+    PLACES,
+    TOPIC_RULES,
+    BrokenCase,
+    Started,
+    creations_of,
+    damaged,
+    drafts_of,
+    put,
+    runs,
+    set_up,
+    store_all,
+)
 from support.engine.pull_sides import Side, pull_call
 from support.engine.rules import Rule, combinations, plain
-from support.remoting.handlers import NOW, FakePeer, messages_in
-from whimbrel.broker.consume.filters import FILTER_CHARS_MAX
+from support.remoting.handlers import FakePeer, messages_in
 from whimbrel.broker.engine.waiting import HELD_PULLS, PULLS
 from whimbrel.broker.tables.remoting_clients import Consumes, Identity
 from whimbrel.deferred import Deferred
 from whimbrel.errors import WhimbrelError
-from whimbrel.model.topic import GroupConfig, TopicConfig
+from whimbrel.model.topic import GroupConfig
 from whimbrel.model.wire import NAMESPACE_HEADER
 from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as v2
 from whimbrel.pb.apache.rocketmq.v2 import service_pb2 as messaging
 from whimbrel.rpc.remoting.command import Command
 from whimbrel.rpc.remoting.handlers import Reply, reply_to_error
 from whimbrel.rpc.server.handlers import Call
-from whimbrel.store.codec import COMPRESSED, FILLER_SIZE, UNIT, UNIT_SIZE, RecordDraft, pack_host
 
 __all__ = [
     "REMOTING_PULL_RULES",
@@ -47,10 +57,6 @@ __all__ = [
     "slave_combinations",
 ]
 
-CREATIONS = 200.0  # that a broker has room for at once
-HOST = pack_host("127.0.0.1", 10911)
-TAGS = ("A", "B", "Aa", "BB", "")
-COMPRESSED_AT, FOREIGN_AT = 1, 3  # among the unusual messages
 PASS_S = (4, 13, 10, 40)  # while a pull waits; 15 s are usual, 20 s and a minute the most that pulls may wait
 
 Offset = Callable[[int, int], int]
@@ -58,17 +64,10 @@ Step = Callable[[Side, Any], object]
 
 
 @dataclass
-class PullCase:
+class PullCase(BrokenCase):
     """A pull that is to be made.
 
     Attributes:
-        topic, config: topic and group; None: there is none.
-        made: pulls make groups, as many as there is room for (`creations`).
-        topics_made: sends make topics.
-        asked_topic, asked_group: as the request names them.
-        contents: of queue 0; see `CONTENTS`.
-        begins: the first offset of that queue.
-        damage: of one of its entries: its number, and what it is instead; see `damaged`.
         offset: from there on, by the begin and the end of queue 0.
         memory: bytes of the log that count as in memory, where slaves are read from; None: they are not.
         full: no more pulls may wait.
@@ -77,18 +76,7 @@ class PullCase:
         wanted: a tag that the filter admits.
     """
 
-    number: int
-    topic: TopicConfig | None = None
-    config: GroupConfig | None = None
-    made: bool = False
-    creations: float = CREATIONS
-    topics_made: bool = False
-    asked_topic: str = ""
-    asked_group: str = ""
     queue_id: int = 0
-    contents: str = "usual"
-    begins: int = 0
-    damage: tuple[int, str] | None = None
     offset: Offset = lambda low, high: 0
     memory: int | None = None
     full: bool = False
@@ -98,148 +86,12 @@ class PullCase:
     wanted: str = "A"
     peer: FakePeer = field(default_factory=FakePeer)
 
-    def __post_init__(self) -> None:
-        self.topic = TopicConfig(name=self.name, read_queues=4, write_queues=4)
-        self.config = GroupConfig(name=self.group)
-        self.asked_topic, self.asked_group = self.name, self.group
-
-    @property
-    def name(self) -> str:
-        """The topic's name, which is as long as all others: sizes of records depend on it."""
-        return f"case-{self.number:05}-"
-
-    @property
-    def group(self) -> str:
-        """The group's name."""
-        return f"group-{self.number:05}-"
-
-    def change(self, **fields: Any) -> None:
-        """Change the topic, if there is one."""
-        if self.topic is not None:
-            self.topic = replace(self.topic, **fields)
-
-    def change_group(self, **fields: Any) -> None:
-        """Change the group, if there is one."""
-        if self.config is not None:
-            self.config = replace(self.config, **fields)
-
-    def draft(self, message: str, tag: str, n: int, queue_id: int = 0, **more: Any) -> RecordDraft:
-        """Return a message."""
-        properties = f"UNIQ_KEY\x01{message}\x02KEYS\x01k1 k2\x02n\x01{n}\x02"
-        properties += f"TAGS\x01{tag}\x02" if tag else ""
-        fields: dict[str, Any] = {
-            "body": f"body of {message}".encode(), "properties": properties.encode(), "born_timestamp": NOW,
-            "born_host": HOST, "store_host": HOST,
-        } | more  # fmt: skip
-        return RecordDraft.from_properties(topic=self.name, queue_id=queue_id, **fields)
-
-    def begin(self, side: Side) -> "Started":
+    def begin(self, side: Side) -> Started:
         """Make the pull."""
         raise NotImplementedError
 
 
-def drafts_of(case: PullCase) -> list[RecordDraft]:
-    """Return what queue 0 has."""
-    many, body = CONTENTS[case.contents]
-    drafts = [case.draft(f"M{n}", TAGS[n % 5], n) for n in range(many)]
-    for n, draft in enumerate(drafts):
-        draft.body = bytes([n % 256]) * body or draft.body
-    if case.contents == "long":
-        drafts = [case.draft(f"M{n}", "long", n) for n in range(many)]
-    if case.contents == "unusual":
-        packed = zlib.compress(b"a body that its producer has compressed")
-        drafts[COMPRESSED_AT] = case.draft("M1", "B", 1, body=packed, sys_flag=COMPRESSED)
-        drafts[FOREIGN_AT] = case.draft("M3", "A", 3, properties=b"UNIQ_KEY\x01M3\x02TAGS\x01A\x02p\x01\xff")
-        drafts[0] = case.draft("M0", "A", 0, reconsume_times=2, flag=7)
-    return drafts
-
-
-# How many messages, and of how many bytes; 0: of few.
-CONTENTS: Final = {
-    "usual": (5, 0),
-    "none": (0, 0),
-    "many": (40, 0),
-    "long": (2_100, 0),  # more than one pull looks at
-    "large": (3, 1_500_000),
-    "large for remoting": (6, 60_000),
-    "unusual": (5, 0),
-}
-
-
-def store_all(side: Side, drafts: list[RecordDraft]) -> None:
-    """Store messages of one queue."""
-    for at in range(0, len(drafts), 100):
-        side.store.append(drafts[at : at + 100] if len(drafts) > 100 else drafts[at : at + 1])
-    if len(drafts) <= 100:
-        for draft in drafts[1:]:
-            side.store.append([draft])
-    side.store.end_tick()
-
-
-def damaged(side: Side, case: PullCase, number: int, what: str, queue_id: int = 0) -> None:
-    """Change an entry of a queue.
-
-    Args:
-        what: `corrupt`: no record is there; `small`: no record has that size; `gone`: the log begins behind
-            it; `hole`: it stands for a message that this store never had.
-    """
-    queue = side.store.queues.get(case.name, queue_id)
-    if queue is None or not queue.min <= number < queue.max:
-        return
-    [(place, size, code)] = queue.units(number, 1)
-    changed = {
-        "corrupt": (place + 4, size, code),
-        "small": (place, 9, code),
-        "gone": (0, size, code),
-        "hole": (0, FILLER_SIZE, 0),
-    }[what]
-    UNIT.pack_into(queue.mapped, (number - queue.base) * UNIT_SIZE, *changed)
-
-
 # The pull, and what was answered
-
-
-@dataclass
-class Started:
-    """A pull that was made.
-
-    Attributes:
-        shown: what it was answered at once, as text; None: it waits.
-        show: says what was answered later.
-    """
-
-    shown: str | None
-    deferred: Deferred[Any] | None = None
-    show: Callable[[Any], str] = str
-    failed: Callable[[Exception], str] = str
-
-    @property
-    def waits(self) -> bool:
-        """Whether its answer is still to come."""
-        return self.deferred is not None and not self.deferred.done and not self.deferred.cancelled
-
-    @property
-    def state(self) -> str:
-        """What it is answered, or that it waits."""
-        deferred = self.deferred
-        if deferred is None:
-            return str(self.shown)
-        if deferred.error is not None:
-            return self.failed(deferred.error)
-        if deferred.done:
-            return self.show(deferred.result)
-        return "its caller has left" if deferred.cancelled else "waits"
-
-
-def runs(numbers: list[int]) -> str:
-    """Return numbers in short: `0..4` for those that follow each other."""
-    found: list[list[int]] = []
-    for number in numbers:
-        if found and number == found[-1][1] + 1:
-            found[-1][1] = number
-        else:
-            found.append([number, number])
-    return ",".join(f"{first}..{last}" if first < last else str(first) for first, last in found)
 
 
 def v2_text(case: PullCase, call: Call, responses: Any) -> str:
@@ -485,20 +337,14 @@ async def pull_outcome(side: Side, case: Any) -> str:
     """
     side.begin()
     topics, groups, splitting = side.topics, side.groups, side.reads.splitting
-    waits, log = side.reads.waiting, side.store.writer
+    waits = side.reads.waiting
     polls, held = waits.rooms[PULLS], waits.rooms[HELD_PULLS]
     if case.topic is not None:
         store_all(side, drafts_of(case))
     prepare(side, case)
-    topics.set_auto_create(enabled=case.topics_made)
-    groups.auto_create = case.made
     side.counted.delivered.by_labels.clear()
     counts = side.counts()
-    made = set(topics.rows), set(groups.rows)
-    before = log.begin, polls.most, splitting.enabled, splitting.memory
-    if case.damage is not None:
-        damaged(side, case, *case.damage)
-        log.begin = 1 if case.damage[1] == "gone" else log.begin
+    before = polls.most, splitting.enabled, splitting.memory
     if case.memory is not None:
         splitting.enabled, splitting.memory = True, case.memory
     if case.full:
@@ -527,33 +373,24 @@ async def pull_outcome(side: Side, case: Any) -> str:
         parked = polls.taken, held.taken
         return [f"waiting {parked[0]}/{parked[1]}"] if any(parked) else []
 
-    creation = side.creation
-    # A little later, so that no room comes while this case goes on.
-    creation.room, creation.at = case.creations, creation.clock() + 1.0 * (case.creations < 1)
     try:
-        started = case.begin(side)
-        texts = [started.state]
-        room = round(case.creations - creation.room) if case.creations >= 1 else 0
-        texts += [f"creations {room}"] if room > 0 else []
-        first = changes()
-        texts += first + waiting()
-        if started.waits:
-            texts += await waited(side, case, started)
-            texts += [change for change in changes() if change not in first] + waiting()
-            if started.waits and started.deferred is not None:
-                started.deferred.cancel()
+        with set_up(side, case):
+            made = set(topics.rows), set(groups.rows)
+            started = case.begin(side)
+            texts = [started.state, *creations_of(side, case)]
+            first = changes()
+            texts += first + waiting()
+            if started.waits:
+                texts += await waited(side, case, started)
+                texts += [change for change in changes() if change not in first] + waiting()
+                if started.waits and started.deferred is not None:
+                    started.deferred.cancel()
     finally:
-        log.begin, polls.most, splitting.enabled, splitting.memory = before
+        polls.most, splitting.enabled, splitting.memory = before
         waits.by_reader.pop(case.peer, None)
         side.clients.closed(case.peer)
     text = " | ".join(texts).replace(case.name, "TOPIC").replace(case.group, "GROUP")
     return plain(PLACES.sub("PLACES", text))
-
-
-PLACES: Final = re.compile(
-    r"(?<= bytes at )\d+|(?<=at byte )\d+|\d+ is outside the log, which is \d+ to \d+"
-    r"|(?<=points at )\d+ to \d+; the log ends at \d+"
-)
 
 
 def prepare(side: Side, case: Any) -> None:
@@ -611,45 +448,13 @@ def shared(name: str, what: str, apply: Callable[[Any], object]) -> None:
     remoting_rule(name, what, apply)
 
 
-def put(**fields: Any) -> Callable[[Any], object]:
-    """Return what sets attributes of a case."""
-
-    def apply(case: Any) -> None:
-        for name, value in fields.items():
-            setattr(case, name, value)
-
-    return apply
-
-
-def no_group(**fields: Any) -> Callable[[Any], object]:
-    """Return what takes the group away, and sets attributes."""
-    return put(config=None, **fields)
-
-
-shared("no such topic", "topic", put(topic=None))
-shared("no such topic, sends make it", "topic", put(topic=None, topics_made=True))
-shared("no permission to read", "permission", lambda case: case.change(permission=2))
-shared("no queue to read", "queues", lambda case: case.change(read_queues=0))
-shared("one queue to read", "queues", lambda case: case.change(read_queues=1))
-shared("blank topic", "name", put(asked_topic=" "))
-shared("illegal topic", "name", put(asked_topic="a b"))
-shared("system topic", "name", put(asked_topic="TBW102"))
-shared("system topic that is there", "name", put(asked_topic="SELF_TEST_TOPIC"))
-shared("retry topic", "name", lambda case: setattr(case, "asked_topic", f"%RETRY%{case.group}"))
+for rule in TOPIC_RULES:
+    shared(rule.name, rule.what, rule.apply)
 shared("queue -1", "queue", put(queue_id=-1))
 shared("queue 1, which is empty", "queue", put(queue_id=1))
 shared("queue 4, which is not there", "queue", put(queue_id=4))
-shared("no group named", "named", put(asked_group=""))
-shared("blank group", "named", put(asked_group=" "))
-shared("illegal group", "named", put(asked_group="a b"))
-shared("long group", "named", put(asked_group="g" * 256))
-shared("system group", "named", put(asked_group="CID_RMQ_SYS_x"))
-shared("group of the tools", "named", put(asked_group="TOOLS_CONSUMER"))
-shared("no such group", "group", no_group())
-shared("group is made", "group", no_group(made=True))
-shared("no room for groups", "creations", put(creations=0.0))
-shared("reading is off", "group", lambda case: case.change_group(consume_enabled=False))
-shared("ordered group", "group", lambda case: case.change_group(fifo=True))
+for rule in GROUP_RULES:
+    shared(rule.name, rule.what, rule.apply)
 shared("empty queue", "contents", put(contents="none"))
 shared("40 messages", "contents", put(contents="many"))
 shared("more messages than one pull looks at", "contents", put(contents="long"))
@@ -663,11 +468,8 @@ shared("offset far behind the end", "offset", put(offset=lambda low, high: 1 << 
 shared("offset before the begin", "offset", put(offset=lambda low, high: low - 1))
 shared("offset -5", "offset", put(offset=lambda low, high: -5))
 shared("offset 3", "offset", put(offset=lambda low, high: 3))
-for place, number in (("first", 0), ("third", 2)):
-    shared(f"{place} entry is corrupt", "damage", put(damage=(number, "corrupt")))
-    shared(f"{place} entry is too small", "damage", put(damage=(number, "small")))
-    shared(f"{place} record is gone", "damage", put(damage=(number, "gone")))
-    shared(f"{place} entry is a hole", "damage", put(damage=(number, "hole")))
+for rule in DAMAGE_RULES:
+    shared(rule.name, rule.what, rule.apply)
 shared("reader lags behind memory", "memory", lambda case: reads_slaves(case, 0))
 shared("reader is near the end", "memory", lambda case: reads_slaves(case, 1 << 40))
 shared("no more pulls may wait", "full", put(full=True))
@@ -680,25 +482,6 @@ def reads_slaves(case: PullCase, memory: int) -> None:
     """Have slaves be read from, by the group's own ids."""
     case.memory = memory
     case.change_group(broker_id=3, slow_broker_id=5)
-
-
-FILTERS: Final[tuple[tuple[str, str, str, str], ...]] = (
-    ("tag A", "tag", "A", "A"),
-    ("tags A and B", "tag", " A || B ||", "A"),
-    ("tag that is not there", "tag", "none", "A"),
-    ("tag with the hash of another", "tag", "Aa", "Aa"),
-    ("tags without one", "tag", "||", "A"),
-    ("tag with a bar", "tag", "a|b", "A"),
-    ("blank tags", "tag", " * ", "A"),
-    ("no expression", "tag", "", "A"),
-    ("tags that are too long", "tag", "x" * (FILTER_CHARS_MAX + 1), "A"),
-    ("SQL", "sql", "n > 2", "A"),
-    ("SQL for TAGS", "sql", "TAGS = 'A'", "A"),
-    ("SQL that admits nothing", "sql", "n > 1000", "A"),
-    ("SQL that is none", "sql", "n >", "A"),
-    ("SQL without a text", "sql", "", "A"),
-    ("SQL that is too long", "sql", "n = " + "1" * FILTER_CHARS_MAX, "A"),
-)
 
 
 def v2_filter(kind: str, text: str, wanted: str) -> Callable[[V2PullCase], object]:

@@ -3,68 +3,34 @@
     master_side(root)   a master that runs
     SlaveSide(root)     a slave: its log may lag behind what is asked for; it makes no groups, commits nothing
 
-Time stands still for both: clocks and the loop's timers move when a test says so (`pass_time`), so that what
-waits until its time is over is answered at once. Both have a record of nobody's in the log, so that the log
-may begin behind it.
+Time stands still for both (`turned.py`): it moves when a test says so (`pass_time`). Both have a record of
+nobody's in the log, so that the log may begin behind it.
 """
 
-import asyncio
-from collections.abc import AsyncIterator, Coroutine, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
 from support.broker.consumption import FakeJournal
-from support.engine.in_process import CLIENT, PEER, InProcess, in_process
+from support.engine.in_process import CLIENT, PEER, InProcess
+from support.engine.turned import TurnedClock, TurnedMaster, turned_master
 from support.remoting.handlers import NOW, Handlers
-from support.store.stores import StoppedClock, make_draft
+from support.store.stores import make_draft
 from whimbrel.broker.api.pulls import PullService
 from whimbrel.broker.consume.group_consumption import GroupConsumption
-from whimbrel.broker.metrics import Counted
+from whimbrel.broker.counted import Counted
 from whimbrel.errors import WhimbrelError
 from whimbrel.model.wire import CLIENT_ID_HEADER, MESSAGING_SERVICE
 from whimbrel.pb.apache.rocketmq.v2 import service_pb2 as messaging
 from whimbrel.rpc.remoting.command import Command
 from whimbrel.rpc.remoting.handlers import reply_to_error
-from whimbrel.rpc.server.handlers import Call, ServerStreamMethod
+from whimbrel.rpc.server.handlers import Call
 from whimbrel.rpc.server.responses import status_of
 
-__all__ = ["MasterSide", "Side", "SlaveSide", "master_side", "run_on_turned_loop"]
+__all__ = ["MasterSide", "Side", "SlaveSide", "master_side"]
 
-TURNS = 8  # of the loop: a timer's task wakes in the one behind its time, and its work is done one later
 PULL = f"/{MESSAGING_SERVICE}/PullMessage"
-
-R = TypeVar("R")
-
-
-class TurnedClock(StoppedClock):
-    """Clocks that move when they are told to; the monotonic ones go on beside, as a machine's do."""
-
-    ahead_ms = 0
-
-    def monotonic(self) -> float:
-        """See `Machine`."""
-        return super().monotonic() + self.ahead_ms / 1000
-
-    def monotonic_ns(self) -> int:
-        """See `Machine`."""
-        return super().monotonic_ns() + self.ahead_ms * 1_000_000
-
-
-class TurnedLoop(asyncio.SelectorEventLoop):
-    """A loop whose clock can be put forward."""
-
-    ahead_ms = 0
-
-    def time(self) -> float:
-        """Return the loop's time."""
-        return super().time() + self.ahead_ms / 1000
-
-
-def run_on_turned_loop(work: Coroutine[Any, Any, R]) -> R:
-    """Run a coroutine on a loop whose clock can be put forward."""
-    with asyncio.Runner(loop_factory=TurnedLoop) as runner:
-        return runner.run(work)
 
 
 class Side(Protocol):
@@ -122,22 +88,12 @@ def pull_call(headers: Mapping[str, str], deadline: float | None) -> Call:
     return Call(PULL, PEER, {CLIENT_ID_HEADER: CLIENT, **headers}, deadline)
 
 
-class MasterSide:
+class MasterSide(TurnedMaster):
     """A broker that runs."""
 
     def __init__(self, broker: InProcess, clock: TurnedClock) -> None:
-        role, context = broker.role, broker.context
-        self.broker, self.clock = broker, clock
-        self.topics, self.groups, self.clients = context.topics, context.groups, context.remoting_clients
-        self.store, self.creation, self.consumption = role.store, role.creation, role.consumption
-        self.reads, self.counted = role.reads, context.counted
-        self.method = next(
-            each
-            for service in broker.broker.services
-            if service.name == MESSAGING_SERVICE
-            for each in service.methods
-            if isinstance(each, ServerStreamMethod) and each.name == "PullMessage"
-        )
+        super().__init__(broker, clock)
+        self.method = self.stream("PullMessage")
 
     def pull(self, call: Call, request: Any) -> Any:
         """See `Side`."""
@@ -152,20 +108,6 @@ class MasterSide:
         """See `Side`."""
         assert self.broker.broker.remoting is not None
         return self.broker.broker.remoting.handles[command.code](peer, command)
-
-    async def turn(self) -> None:
-        """See `Side`."""
-        for _ in range(TURNS):
-            await asyncio.sleep(0)
-
-    async def pass_time(self, seconds: int) -> None:
-        """See `Side`."""
-        loop = asyncio.get_running_loop()
-        assert isinstance(loop, TurnedLoop)
-        loop.ahead_ms += seconds * 1000
-        self.clock.ahead_ms += seconds * 1000
-        self.clock.now_ms += seconds * 1000
-        await self.turn()
 
     def begin(self) -> None:
         """See `Side`."""
@@ -275,8 +217,6 @@ class SlaveSide:
 
 @asynccontextmanager
 async def master_side(root: Path) -> AsyncIterator[MasterSide]:
-    """Start a master, and stop it in the end; metrics are on, since they count what is delivered."""
-    clock = TurnedClock(NOW)
-    async with in_process(root, machine=clock, metrics_port=0) as broker:
-        broker.role.store.append([make_draft()])
-        yield MasterSide(broker, clock)
+    """Start a master, and stop it in the end."""
+    async with turned_master(root) as master:
+        yield MasterSide(master.broker, master.clock)

@@ -21,8 +21,9 @@ __all__ = ["broken_cases", "check_recorded", "played_parts"]
 T = TypeVar("T")
 
 RECORDS = os.environ.get("RECORD", "")
-SHARE = 1 if RECORDS or os.environ.get("ALL_PAIRS") else 5
-FIRST = int(os.environ.get("FUZZ_SEED") or 0) % SHARE
+ALL = bool(RECORDS or os.environ.get("ALL_PAIRS"))
+SHARE = 5
+SEED = int(os.environ.get("FUZZ_SEED") or 0)
 
 
 def broken_cases(kind: type[Any], combinations: Iterable[tuple[Rule, ...]]) -> Iterator[tuple[str, Any]]:
@@ -34,10 +35,11 @@ def broken_cases(kind: type[Any], combinations: Iterable[tuple[Rule, ...]]) -> I
         yield " + ".join(rule.name for rule in broken), case
 
 
-def played_parts(cases: list[T], size: int) -> list[list[T]]:
-    """Return cases in parts of a size, those that are played."""
+def played_parts(cases: list[T], size: int, share: int = SHARE) -> list[list[T]]:
+    """Return cases in parts of a size, those that are played: the first one, and one of `share` others."""
+    share = 1 if ALL else share
     parts = [cases[at : at + size] for at in range(0, len(cases), size)]
-    return [part for number, part in enumerate(parts) if not number or number % SHARE == FIRST]
+    return [part for number, part in enumerate(parts) if not number or number % share == SEED % share]
 
 
 def packed(found: dict[str, set[str]]) -> dict[str, list[str]]:

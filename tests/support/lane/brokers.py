@@ -29,11 +29,11 @@ from whimbrel.broker.cluster.state_quorum import StateQuorum
 from whimbrel.broker.consume.group_consumption import GroupConsumption
 from whimbrel.broker.consume.leases import LeaseTable
 from whimbrel.broker.consume.policies import Policies
+from whimbrel.broker.counted import MESSAGE_BYTES, Counted
 from whimbrel.broker.engine.send import Sends
 from whimbrel.broker.engine.splitting import ReadSplitting
 from whimbrel.broker.lane.acks import LaneAcks
 from whimbrel.broker.lane.calls import BrokerLane
-from whimbrel.broker.metrics import MESSAGE_BYTES, Counted
 from whimbrel.broker.produce.appender import Appender, Durability
 from whimbrel.broker.produce.commit import MajorityCommit
 from whimbrel.broker.tables.clients import Clients

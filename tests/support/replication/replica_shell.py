@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from whimbrel.machine import Files
-from whimbrel.replicator.lane_turns import Watched
+from whimbrel.replicator.lane_cells import Watched
 from whimbrel.replicator.loop import Loop
 from whimbrel.store.commitlog import PWRITE_BYTES_MIN
 from whimbrel.store.shared_page import SharedPage

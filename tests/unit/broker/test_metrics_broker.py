@@ -7,7 +7,8 @@ import pytest
 
 from whimbrel.broker.consume.leases import LeaseTable
 from whimbrel.broker.consume.queue_leases import QueueLeases
-from whimbrel.broker.metrics import Behind, Counted, ReserveTime, behind, lag_of, traffic
+from whimbrel.broker.counted import Counted
+from whimbrel.broker.metrics import Behind, ReserveTime, behind, lag_of, traffic
 from whimbrel.metrics import Histogram
 from whimbrel.model.topic import MessageType, TopicConfig
 

@@ -19,7 +19,7 @@ from whimbrel.machine import Machine
 from whimbrel.replicator.feeder import DISPLACED_AFTER_S, SILENT_MAX, SILENT_S, Feeder
 from whimbrel.replicator.loop import Loop
 from whimbrel.replicator.options import ReplicatorOptions
-from whimbrel.store.shared_page import SLAVES_MAX
+from whimbrel.store.page_cells import SLAVES_MAX
 
 TURNS_MAX = 2000
 STRANGER, SLAVE, OTHER = "127.0.0.66", "127.0.0.1", "127.0.0.2"

@@ -24,7 +24,7 @@ from whimbrel.ha.switching import (
 )
 from whimbrel.replicator.feeder import LEADER_BEAT_MAX_NS
 from whimbrel.store.epoch_file import EPOCH_FILE, EpochFile
-from whimbrel.store.shared_page import SLAVES_MAX
+from whimbrel.store.page_cells import SLAVES_MAX
 
 
 @pytest.fixture(params=["python", "lane"])

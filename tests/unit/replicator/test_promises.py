@@ -12,9 +12,10 @@ from whimbrel.errors import StoreError
 from whimbrel.machine import Files, Machine
 from whimbrel.replicator.promises import Promises
 from whimbrel.store.epoch_file import EpochFile
+from whimbrel.store.page_elections import UNBOUND
 from whimbrel.store.recovery_marks import MARK_BYTES, MARK_INTERVAL_S
 from whimbrel.store.seat_file import Seat, SeatFile
-from whimbrel.store.shared_page import UNBOUND, SharedPage
+from whimbrel.store.shared_page import SharedPage
 
 GROUP = "9" * 32
 SYNC, ASYNC = 1, 2  # what a broker says of itself

@@ -41,11 +41,11 @@ READERS = {"view.py", "verify.py", "inspect.py"}
 READERS |= {"modes.py"}
 ALLOWED = {
     ("commitlog.py", "os.getpid"): "a process has one, on every machine",
-    ("shared_page.py", "threading.Lock"): "a memory barrier: it is never contended",
-    ("shared_page.py", "page.read_text"): "a cell of the page",
-    ("shared_page.py", "page.write_text"): "the same",
-    ("shared_page.py", "self.read_text"): "the same",
-    ("shared_page.py", "self.write_text"): "the same",
+    ("page_cells.py", "threading.Lock"): "a memory barrier: it is never contended",
+    ("page_cells.py", "page.read_text"): "a cell of the page",
+    ("page_cells.py", "page.write_text"): "the same",
+    ("page_slots.py", "self.read_text"): "the same",
+    ("page_slots.py", "self.write_text"): "the same",
 }
 
 

@@ -1,15 +1,16 @@
 """The shared page: cells, slots, texts, epochs, and what survives a boot."""
 
-import itertools
 import shutil
 from pathlib import Path
 
 import pytest
 
 from whimbrel.machine import Machine
-from whimbrel.store import shared_page
+from whimbrel.store import page_slots
 from whimbrel.store.options import Retention
-from whimbrel.store.shared_page import PAGE_BYTES, SLAVES_MAX, SharedPage
+from whimbrel.store.page_cells import SLAVES_MAX
+from whimbrel.store.page_processes import BEAT_MAX_NS
+from whimbrel.store.shared_page import PAGE_BYTES, SharedPage
 
 
 def test_a_new_page_is_not_recovered_and_has_no_slaves(tmp_path: Path) -> None:
@@ -30,32 +31,6 @@ def test_both_processes_see_the_same_cells(tmp_path: Path) -> None:
     assert theirs.replica_sleeping == 1
     assert theirs.broker_sleeping == 0
     assert theirs.ha_host == "replicator-master"
-
-
-def test_no_two_fields_share_a_byte(tmp_path: Path) -> None:
-    fields = [(0, 64)]
-    for name, value in vars(SharedPage).items():
-        if name.endswith("_version"):
-            continue  # the head of a text
-        if isinstance(value, shared_page.Cell | shared_page.RetentionCell) and name != "inode":  # in the head
-            fields.append((value.index * 8, 8))
-        elif isinstance(value, shared_page.Text):
-            fields.append((value.at, value.size))
-    columns = (
-        shared_page.ACKS,
-        shared_page.SENT,
-        shared_page.SENT_BYTES,
-        shared_page.CONNECTED_AT,
-        shared_page.PROVEN_AT,
-        shared_page.SLAVE_IDS,
-        shared_page.MEMBERS,
-    )
-    fields.append((shared_page.SECOND, shared_page.HEADER.size))
-    fields += [(start, 8 * SLAVES_MAX) for start in columns]
-    fields.append((shared_page.PEERS, shared_page.PEER_BYTES * SLAVES_MAX))
-    fields.sort()
-    assert all(a + size <= b for (a, size), (b, _) in itertools.pairwise(fields))
-    assert fields[-1][0] + fields[-1][1] <= PAGE_BYTES
 
 
 def test_the_marks_of_this_boot_survive_their_writer(tmp_path: Path) -> None:
@@ -198,9 +173,9 @@ def test_slots_of_an_earlier_versions_replicator_count_from_their_first_report_o
     page.recovered(begin=0, written=500, flushed=0, file_size=65536, pid=1)
     connect(page, 0, "10.0.0.1:999", 9, 400)  # ours ran before, and was killed
     for slot, at_ms in ((0, 10), (1, 11)):  # as 3d4ebd2 writes them
-        page.cells[shared_page.ACKS // 8 + slot] = 500
-        page.cells[shared_page.CONNECTED_AT // 8 + slot] = at_ms
-        page.write_text(shared_page.PEERS + slot * 64, 64, f"10.0.0.{slot}:1000")
+        page.cells[page_slots.ACKS // 8 + slot] = 500
+        page.cells[page_slots.CONNECTED_AT // 8 + slot] = at_ms
+        page.write_text(page_slots.PEERS + slot * 64, 64, f"10.0.0.{slot}:1000")
     assert page.live_acks() == [500, 500]
 
 
@@ -246,7 +221,7 @@ def test_a_text_is_replaced_whole_and_cut_at_its_field(tmp_path: Path) -> None:
 def test_a_text_whose_writer_died_reads_as_empty_until_its_successor_writes(tmp_path: Path) -> None:
     page = SharedPage.open(tmp_path)
     page.master_ha = "h:1"
-    page.cells[shared_page.MASTER_HA // 8] += 1
+    page.cells[SharedPage.place("master_ha_version") // 8] += 1
     assert page.master_ha == ""
     page.master_ha = "h:2"
     assert page.master_ha == "h:2"
@@ -272,8 +247,8 @@ def test_a_snapshot_has_the_fields_of_a_page_of_this_boot_and_changes_nothing(
 def test_a_process_that_stopped_beating_is_not_alive(tmp_path: Path) -> None:
     page = SharedPage.open(tmp_path)
     page.replica_beat_ns = 10**10
-    assert page.replica_alive(10**10 + shared_page.BEAT_MAX_NS - 1)
-    assert not page.replica_alive(10**10 + shared_page.BEAT_MAX_NS)
+    assert page.replica_alive(10**10 + BEAT_MAX_NS - 1)
+    assert not page.replica_alive(10**10 + BEAT_MAX_NS)
 
 
 def test_voters_are_told_by_their_ids(tmp_path: Path) -> None:

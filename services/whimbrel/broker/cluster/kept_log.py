@@ -14,7 +14,7 @@ from where the master keeps its log only once its own has come to where the mast
 
 from collections.abc import Callable
 
-from whimbrel.store.shared_page import NOT_TOLD, SharedPage
+from whimbrel.store.page_elections import NOT_TOLD, ElectionMailbox
 
 __all__ = ["KeptLog"]
 
@@ -26,7 +26,7 @@ class KeptLog:
         told: begin and end of the master's log that are not taken over yet; None: nothing waits.
     """
 
-    def __init__(self, page: SharedPage, flushed: Callable[[], int]) -> None:
+    def __init__(self, page: ElectionMailbox, flushed: Callable[[], int]) -> None:
         """Begin to follow; `flushed` returns up to where our log is on disk, since files go for good."""
         self.page, self.flushed = page, flushed
         self.told: tuple[int, int] | None = None

@@ -24,7 +24,8 @@ from whimbrel.machine import FILES, Files
 from whimbrel.model.registration import Member
 from whimbrel.store import jsonconfig
 from whimbrel.store.counted_slaves import host_of
-from whimbrel.store.shared_page import SLAVES_MAX, Counted, SharedPage
+from whimbrel.store.page_cells import SLAVES_MAX
+from whimbrel.store.page_slots import Counted, ReplicaSlots
 
 __all__ = ["HOSTS_MAX", "KnownSlaves"]
 
@@ -43,7 +44,7 @@ class KnownSlaves:
         replicas: by id, from where the slave's replicator is connected.
     """
 
-    def __init__(self, page: SharedPage, root: Path, files: Files = FILES) -> None:
+    def __init__(self, page: ReplicaSlots, root: Path, files: Files = FILES) -> None:
         """Read the file; a damaged one counts as missing."""
         self.page, self.files = page, files
         self.path = root / "whimbrel" / "slaves.json"

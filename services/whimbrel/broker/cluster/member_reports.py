@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from whimbrel.broker.cluster.agreement import Settings, differences, parse_settings, retention_of
 from whimbrel.escapes import printable
 from whimbrel.store.options import Retention
-from whimbrel.store.shared_page import SLAVES_MAX
+from whimbrel.store.page_cells import SLAVES_MAX
 
 __all__ = ["TROUBLE_CHARS_MAX", "MemberReport", "MemberReports"]
 

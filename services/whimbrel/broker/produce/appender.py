@@ -10,7 +10,7 @@ retries store the message three times). What is appended is answered at once, or
                                        a topic may ask for fewer copies (`early_answers.py`)
 
 A slave counts for the first question by what it says of itself, for the second by what it has acknowledged of
-what it was sent (`store/shared_page.py`): one that is connected anew, and up to date, has been sent nothing.
+what it was sent (`store/page_slots.py`): one that is connected anew, and up to date, has been sent nothing.
 
 When both are late the answer is ReplicaTimeout. Both offsets only grow and waiting sends stand in one queue
 by their end, so the head is always the next to be answered. All have equal timeouts, so the head is also the

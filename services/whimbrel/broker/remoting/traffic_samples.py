@@ -20,7 +20,7 @@ from whimbrel.broker.tables.topics import TopicTable
 from whimbrel.store.store import MessageStore
 
 if TYPE_CHECKING:
-    from whimbrel.broker.metrics import Counted
+    from whimbrel.broker.counted import Counted
 
 __all__ = ["TrafficSamples", "local_day", "sizes_of"]
 

@@ -18,7 +18,7 @@ from whimbrel.broker.api.leader_calls import LeaderCalls
 from whimbrel.broker.api.session import SessionService
 from whimbrel.broker.cluster.registration import Registration
 from whimbrel.broker.consume.filters import compile_filter
-from whimbrel.broker.metrics import Counted
+from whimbrel.broker.counted import Counted
 from whimbrel.broker.options import BrokerOptions
 from whimbrel.broker.remoting.traffic import Traffic
 from whimbrel.broker.tables.adoption import adopt_topics

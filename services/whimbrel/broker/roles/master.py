@@ -33,6 +33,7 @@ from whimbrel.broker.cluster.replica_service import (
 )
 from whimbrel.broker.cluster.write_admission import ElectedAdmission, WriteAdmission
 from whimbrel.broker.consume.unread_queues import UnreadQueues
+from whimbrel.broker.counted import MESSAGE_BYTES
 from whimbrel.broker.engine.detours import DelayDetour, HalfDetour
 from whimbrel.broker.engine.ends import Ends
 from whimbrel.broker.engine.recalls import Recalls
@@ -40,7 +41,7 @@ from whimbrel.broker.engine.send_back import SendBacks
 from whimbrel.broker.lane.acks import LaneAcks
 from whimbrel.broker.lane.calls import BrokerLane
 from whimbrel.broker.lane.requests import RemotingSendLane
-from whimbrel.broker.metrics import MESSAGE_BYTES, master_metrics, state_metrics, transaction_metrics
+from whimbrel.broker.metrics import master_metrics, state_metrics, transaction_metrics
 from whimbrel.broker.options import BrokerOptions
 from whimbrel.broker.produce.appender import Appender
 from whimbrel.broker.produce.commit import MajorityCommit
@@ -76,7 +77,7 @@ from whimbrel.store.codec import unpack_host
 from whimbrel.store.locking import is_locked
 from whimbrel.store.master_store import MasterStore
 from whimbrel.store.options import Retention
-from whimbrel.store.shared_page import SLAVES_MAX
+from whimbrel.store.page_cells import SLAVES_MAX
 
 __all__ = ["MasterRole"]
 

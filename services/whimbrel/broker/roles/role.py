@@ -70,8 +70,9 @@ from whimbrel.rpc.server.handlers import Call, Service
 from whimbrel.rpc.server.lane_calls import CallLane
 from whimbrel.rpc.server.remoting_lane import RemotingLane
 from whimbrel.store.options import Retention
+from whimbrel.store.page_elections import UNBOUND
 from whimbrel.store.seat_file import FLUSH_MODES
-from whimbrel.store.shared_page import UNBOUND, SharedPage
+from whimbrel.store.shared_page import SharedPage
 from whimbrel.store.store import MessageStore
 
 if TYPE_CHECKING:

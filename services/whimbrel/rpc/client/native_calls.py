@@ -22,7 +22,7 @@ import asyncio
 import base64
 import contextlib
 from collections.abc import Callable, Generator
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 from urllib.parse import unquote
 
 import grpc
@@ -34,9 +34,8 @@ from whimbrel.rpc.http2.hpack import Field, value_of
 from whimbrel.rpc.http2.stream import Stream
 
 if TYPE_CHECKING:
-    from whimbrel.rpc.client.deadlines import Bucket
-    from whimbrel.rpc.client.native_channel import NativeChannel
-    from whimbrel.rpc.client.native_connection import ChannelConnection
+    from whimbrel.rpc.client.deadlines import Bucket, Deadlines
+    from whimbrel.rpc.http2.client import ClientConnection
 
 __all__ = [
     "FIRST_FIELDS",
@@ -75,6 +74,43 @@ SECOND_RESPONSE = "a second answer came where one was asked for"
 NO_RESPONSE = "the call ended with OK, and without an answer"
 
 
+class Channel(Protocol):
+    """What calls need of their channel (`native_channel.py`).
+
+    Attributes:
+        send_max, receive_max: bytes of a message.
+        parked: calls that wait for room on a connection.
+    """
+
+    loop: asyncio.AbstractEventLoop
+    deadlines: "Deadlines"
+    send_max: int
+    receive_max: int
+    parked: "dict[ClientCall, None]"
+
+    def begin(self, call: "ClientCall") -> None:
+        """Send a call, or park it."""
+
+
+class Connection(Protocol):
+    """What calls need of the connection that they are open on (`native_connection.py`).
+
+    Attributes:
+        paused: its transport takes no more for now.
+        stream_end_awaited: `on_stream_end` is to be called.
+    """
+
+    conn: "ClientConnection"
+    paused: bool
+    stream_end_awaited: bool
+
+    def schedule_flush(self) -> None:
+        """Write what there is, soon."""
+
+    def on_stream_end(self) -> None:
+        """There is room for a call."""
+
+
 class Method:
     """What a channel's `unary_unary` and the like return: call it to make a call."""
 
@@ -82,7 +118,7 @@ class Method:
 
     def __init__(
         self,
-        channel: "NativeChannel",
+        channel: Channel,
         kind: "type[ClientCall]",
         path: str,
         serializer: Callable[[Any], bytes] | None,
@@ -123,7 +159,7 @@ class ClientCall:
 
     request: bytes | None = None
     deadline: float | None = None
-    connection: "ChannelConnection | None" = None
+    connection: Connection | None = None
     stream: Stream | None = None
     assembler: Assembler | None = None
     bucket: "Bucket | None" = None

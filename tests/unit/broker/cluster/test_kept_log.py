@@ -9,7 +9,8 @@ import pytest
 from whimbrel.broker.cluster.kept_log import KeptLog
 from whimbrel.ha.switching import DIALECT
 from whimbrel.replicator.follower import Follower
-from whimbrel.store.shared_page import NOT_TOLD, SharedPage
+from whimbrel.store.page_elections import NOT_TOLD
+from whimbrel.store.shared_page import SharedPage
 
 
 class Slave:

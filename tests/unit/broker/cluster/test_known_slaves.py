@@ -7,7 +7,8 @@ import pytest
 from whimbrel.broker.cluster.known_slaves import HOSTS_MAX, KnownSlaves
 from whimbrel.errors import BadRequest
 from whimbrel.model.registration import Member
-from whimbrel.store.shared_page import SLAVES_MAX, SharedPage
+from whimbrel.store.page_cells import SLAVES_MAX
+from whimbrel.store.shared_page import SharedPage
 
 
 @pytest.fixture

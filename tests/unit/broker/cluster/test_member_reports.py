@@ -6,7 +6,7 @@ from whimbrel.broker.cluster.agreement import settings_text
 from whimbrel.broker.cluster.member_reports import TROUBLE_CHARS_MAX, MemberReport, MemberReports
 from whimbrel.broker.options import BrokerOptions
 from whimbrel.store.options import Retention
-from whimbrel.store.shared_page import SLAVES_MAX
+from whimbrel.store.page_cells import SLAVES_MAX
 
 OURS = settings_text(BrokerOptions(store="s"), 1 << 20)
 FULL = MemberReport(trouble="replication waits for disk space", settings=OURS)

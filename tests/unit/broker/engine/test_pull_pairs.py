@@ -23,9 +23,10 @@ from support.engine.pull_rules import (
     pull_outcome,
     slave_combinations,
 )
-from support.engine.pull_sides import Side, SlaveSide, master_side, run_on_turned_loop
+from support.engine.pull_sides import Side, SlaveSide, master_side
 from support.engine.recorded_pairs import broken_cases, check_recorded, played_parts
 from support.engine.rules import Rule
+from support.engine.turned import run_on_turned_loop
 
 HERE = Path(__file__).parent
 CASES_AT_ONCE = 400  # of one broker: its tables are written whole
