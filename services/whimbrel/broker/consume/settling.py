@@ -9,6 +9,7 @@ held --ack--> done
 
 import logging
 from collections.abc import Callable, Sequence
+from math import inf
 
 from whimbrel.broker.consume.handles import Handles
 from whimbrel.broker.consume.lease_codec import Lease
@@ -16,7 +17,7 @@ from whimbrel.broker.consume.lease_store import LeaseStore
 from whimbrel.broker.consume.queue_leases import Change, Standing, WaitAfter
 from whimbrel.broker.consume.rare_warning import RareWarning
 from whimbrel.broker.consume.receipts import ReceiptHandle
-from whimbrel.broker.consume.wakeups import Wakeups
+from whimbrel.broker.consume.waiters import Waiters
 from whimbrel.errors import InvalidReceiptHandle
 
 __all__ = ["Settling"]
@@ -33,23 +34,29 @@ class Settling:
         self,
         lease_store: LeaseStore,
         handles: Handles,
-        wakeups: Wakeups,
+        waiting: Waiters,
         *,
+        expect: Callable[[str, str], None],
         now_ms: Callable[[], int],
+        schedule: Callable[[int, Callable[[], None]], object],
         client_alive: Callable[[str, str], bool],
         wait_ms: WaitAfter,
     ) -> None:
         """Take the lease state with its journal, and the polls that changes may bring something.
 
         Args:
-            lease_store, handles, wakeups: see the modules. now_ms: the clock. client_alive: returns by group
+            lease_store, handles: see the modules. waiting: who waits for messages. expect: see
+            `GroupConsumption.expect`. now_ms: the clock. client_alive: returns by group
             and client id whether the client was active lately. wait_ms: how long a message waits whose
             lease was renewed for as long as it may be.
         """
         self.lease_store, self.table = lease_store, lease_store.table
-        self.handles, self.wakeups = handles, wakeups
+        self.handles, self.waiting, self.expect = handles, waiting, expect
         self.now, self.client_alive, self.wait_ms = now_ms, client_alive, wait_ms
         self.warning = RareWarning(WARN_APART_MS)
+        self.schedule = schedule
+        self.renewal_at: float = inf
+        self.renewal_number = 0
 
     def ack_batch(self, group: str, topic: str, handles: Sequence[str]) -> list[InvalidReceiptHandle | None]:
         """Mark messages done; return None, or what is wrong, for each handle.
@@ -86,7 +93,7 @@ class Settling:
         for state, *_ in changes:
             # Polls may wait because the group holds as many messages as it may.
             if len(state.leases) >= state.full_at:
-                self.wakeups.wake(state.topic)
+                self.waiting.wake(state.topic)
         self.lease_store.commit(changes)
 
     def change_invisible(
@@ -115,10 +122,9 @@ class Settling:
         lease = Lease(serial, 0, now + invisible_ms, now, attempt, False, "")
         self.lease_store.commit([(state, handle.offset, handle.offset + 1, lease)])
         if not invisible_ms:
-            self.wakeups.wake(topic)
-        elif self.wakeups.polls.has_key(topic, group):
-            self.wakeups.schedule_wakeup(group, topic, now)
-            self.wakeups.arm_timer()
+            self.waiting.wake(topic)
+        else:
+            self.expect(group, topic)
         return handle._replace(serial=serial).encode()
 
     def release_client(self, client_id: str, group: str | None = None) -> None:
@@ -127,9 +133,7 @@ class Settling:
         changes = self.table.released(client_id, group, now)
         self.lease_store.commit_best_effort(changes)
         for state in {change[0] for change in changes}:
-            if self.wakeups.polls.has_key(state.topic, state.group):
-                self.wakeups.schedule_wakeup(state.group, state.topic, now)
-        self.wakeups.arm_timer()
+            self.expect(state.group, state.topic)
 
     def correct_times(self) -> None:
         """Have what was taken by a clock that is ahead of ours come again by ours; a master's task.
@@ -147,8 +151,25 @@ class Settling:
                 count,
             )
         self.lease_store.commit_best_effort(changes)
-        self.wakeups.wake_all()
+        self.waiting.wake_all()
+        self.arm_renewals()
 
-    def renew(self, now: int) -> None:
-        """Renew the leases of clients that live, where that is due."""
-        self.lease_store.commit_best_effort(self.table.renewals_due(now, self.client_alive, self.wait_ms))
+    def arm_renewals(self) -> None:
+        """Have leases renewed when that is due."""
+        at = self.table.next_renewal()
+        if at < self.renewal_at:
+            self.renewal_at = at
+            self.renewal_number = number = self.renewal_number + 1
+            self.schedule(int(at), lambda: self.renew(number))
+
+    def renew(self, number: int) -> None:
+        """Renew the leases of clients that live, unless another timer was armed, for an earlier time."""
+        if number == self.renewal_number:
+            self.renewal_at = inf
+            now = self.now()
+            self.lease_store.commit_best_effort(self.table.renewals_due(now, self.client_alive, self.wait_ms))
+            self.arm_renewals()
+
+    def close(self) -> None:
+        """Have nothing renewed any more."""
+        self.renewal_number += 1

@@ -229,7 +229,8 @@ class MasterRole(Role):
             unmerged=str if self.state is None else self.state.missing,
         )
         self.sharing = TopicSharing(self.context.topics, options.name, self.root, self.machine.files)
-        self.metadata_majority = None if self.state is None else self.state.metadata
+        if self.state is not None:
+            self.metadata_majority, self.leases_majority = self.state.metadata, self.state.leases
         self.forwarder = Forwarder()
         self.opened.push_async_callback(self.forwarder.close)
         services = super().make_services()
@@ -255,7 +256,6 @@ class MasterRole(Role):
         self.consumption.hand_ons.append = letters.hand_on
         self.open_timers(internal)
         self.open_transactions(internal)
-        self.receives.hold()
         held = self.held_answers()
         return services if held is None else held.wrap(services)
 
@@ -291,7 +291,7 @@ class MasterRole(Role):
         """Return what has answers wait for a majority; None where roles are configured."""
         if self.state is None:
             return None
-        return HeldAnswers(self.state, why_not=self.not_serving, ordered=self.consumes_in_order)
+        return HeldAnswers(self.state, why_not=self.not_serving)
 
     def open_upkeep(self) -> None:
         """Take what members say of themselves, and watch what retention does."""
@@ -352,11 +352,6 @@ class MasterRole(Role):
             self.sharing.replace(metadata.shared_topics)
         if metadata.delay_offsets is not None:
             context.delays.replace(metadata.delay_offsets)
-
-    def consumes_in_order(self, group: str) -> bool:
-        """Tell whether a group consumes in order."""
-        config = self.context.groups.get(group)
-        return config is not None and config.fifo
 
     def not_serving(self) -> str:
         """Return why an elected leader does not serve consumers and operators yet; "" once it does."""
@@ -520,7 +515,7 @@ class MasterRole(Role):
     def begin(self) -> None:
         """Start to lead when the group allows it."""
         if self.state is None:
-            holding = self.loop.call_later(HOLD_S, self.receives.release)
+            holding = self.loop.call_later(HOLD_S, self.takes.serve)
             self.begun.callback(holding.cancel)
         self.begun.callback(self.leadership.stop)
         self.leadership.begin(self.loop.time())
@@ -700,7 +695,7 @@ class MasterRole(Role):
                 self.lease_streams.tell_begun()
             self.lease_streams.push()
             if self.state is None:
-                self.receives.release()
+                self.takes.serve()
         refusal = self.leadership.refusal
         if refusal == self.appender.refusal:
             return
@@ -733,7 +728,7 @@ class MasterRole(Role):
         if self.tables_taken:
             self.tables_taken = False
             adopt_topics(self.context.topics, self.store)
-        self.receives.release()
+        self.takes.serve()
 
     # Views
 

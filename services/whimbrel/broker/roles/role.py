@@ -40,6 +40,8 @@ from whimbrel.broker.consume.retry_topics import retry_topics
 from whimbrel.broker.engine.read import Reads
 from whimbrel.broker.engine.send import Majority, Sends
 from whimbrel.broker.engine.splitting import ReadSplitting
+from whimbrel.broker.engine.take import Takes
+from whimbrel.broker.engine.waiting import Waiting
 from whimbrel.broker.metrics import families_of, labels_of, serve_families
 from whimbrel.broker.options import BrokerOptions
 from whimbrel.broker.produce.appender import Appender, ReadOnlyAppender
@@ -117,6 +119,7 @@ class Role(ABC):
     confirmed: MasterConfirmed | SlaveConfirmed
     appender: Appender | ReadOnlyAppender
     metadata_majority: Majority | None = None  # that holds answers until it knows of topics
+    leases_majority: Majority | None = None  # and until it knows of leases
     sharing: TopicSharing | None = None  # what other brokers have of our topics; a master's
     remoting_parts: RemotingParts | None = None  # set once it serves
 
@@ -179,8 +182,8 @@ class Role(ABC):
         if self.serving:
             self.serving = False
             self.end_writing(reason, unconfirmed)
-            self.receives.release()
-            self.reads.close(reason)
+            self.takes.serve()
+            self.polls.close(reason)
             self.consumption.close()
             self.bulk.close(reason)
             self.cuts.close(reason)
@@ -296,9 +299,15 @@ class Role(ABC):
     def open_consumption(self) -> None:
         """Load the lease state, and take over offsets that RocketMQ's file knows better."""
         policies = Policies(self.context.groups, may_order=self.may_order)
+        machine, loop = self.machine, self.loop
+        self.polls = Waiting(
+            clock=lambda: int(machine.monotonic() * 1000), soon=loop.call_soon, later=loop.call_later
+        )
+        self.store.on_arrival = self.arrived
         self.consumption = GroupConsumption(
             self.store,
-            LeaseJournal(self.root, file_bytes=self.options.lease_file_size, machine=self.machine),
+            LeaseJournal(self.root, file_bytes=self.options.lease_file_size, machine=machine),
+            self.polls,
             broker_name=self.options.name,
             broker_id=self.options.id,
             now_ms=self.machine.wall_ms,
@@ -375,17 +384,19 @@ class Role(ABC):
             majority=self.metadata_majority,
         )
         self.reads = self.make_reads()
-        self.consumption.receiving.left_out = self.reads.left_out
-        self.receives = ReceiveService(
+        self.takes = Takes(
             topics,
             self.creation,
             self.consumption,
-            clock=self.machine.wall_ms,
-            priority_order_asc=options.priority_order_asc,
-            lane_messages=store.lane_messages,
+            self.polls,
+            now_ms=self.machine.wall_ms,
+            serves=not master,
+            members=context.remoting_clients,
+            pulled=self.reads.pulled,
+            greatest_first=options.priority_order_asc,
+            delivered=None if context.counted is None else context.counted.took,
+            majority=self.leases_majority,
         )
-        if context.counted is not None:
-            self.receives.on_delivered = context.counted.took
         self.bulk = BulkService(
             topics,
             store,
@@ -453,35 +464,28 @@ class Role(ABC):
 
     def make_reads(self) -> Reads:
         """Make what decides reads, and have those that wait told of new messages and of resets."""
-        context, options, machine = self.context, self.options, self.machine
+        context, options = self.context, self.options
         self.client_positions = ClientPositions(
             self.consumption.positions,
-            monotonic=machine.monotonic,
-            wake=lambda topic, queue_id: self.reads.waiting.arrived(topic, queue_id),
+            monotonic=self.machine.monotonic,
+            wake=self.polls.arrived,
         )
-        reads = Reads(
+        return Reads(
             context.topics,
             self.creation,
             context.remoting_clients,
             self.client_positions,
             self.store,
             ReadSplitting(enabled=options.slave_read_enable, written=self.log_end),
+            self.polls,
             follows=self.NAME == "slave",
-            clock=lambda: int(machine.monotonic() * 1000),
-            soon=self.loop.call_soon,
-            later=self.loop.call_later,
-            polls=self.consumption.room,
             pulled=None if options.share_pulled_queues else PulledQueues(),
             delivered=None if context.counted is None else context.counted.took,
         )
-        receives, waiting = self.consumption.wakeups, reads.waiting
 
-        def arrived(topic: str, queue_id: int, offset: int, tags_code: int) -> None:
-            receives.on_arrival(topic, queue_id, offset, tags_code)
-            waiting.arrived(topic, queue_id)
-
-        self.store.on_arrival = arrived
-        return reads
+    def arrived(self, topic: str, queue_id: int, offset: int, tags_code: int) -> None:
+        """Have those who wait for a message look at it."""
+        self.polls.arrived(topic, queue_id)
 
     def make_remoting(self) -> RemotingService:
         """Make what is served by the remoting protocol, over the same parts."""
@@ -531,7 +535,12 @@ class Role(ABC):
         return messaging_service(
             routes=routes,
             sends=self.send_calls(),
-            receives=self.receives,
+            receives=ReceiveService(
+                self.takes,
+                self.consumption,
+                clock=self.machine.wall_ms,
+                lane_messages=self.store.lane_messages,
+            ),
             pulls=PullService(self.reads, self.store.lane_messages),
             sessions=context.sessions,
             clients=context.clients,
@@ -664,7 +673,6 @@ class Role(ABC):
         self.page.broker_beat_ns, self.page.writable = self.machine.monotonic_ns(), self.writable
         self.confirmed.beat()
         self.consumption.lease_store.beat()
-        self.receives.expire_held(self.machine.monotonic(), BEAT_S)
 
     def sweep(self) -> None:
         """Let go of clients that are gone, and of state that nobody uses."""
