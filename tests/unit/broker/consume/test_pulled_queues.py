@@ -38,7 +38,8 @@ def test_receives_leave_out_what_is_pulled_also_those_that_wait() -> None:
     rig.takes.members = Members()
     for queue_id in (0, 2):
         pulled.note("g", "t", queue_id, rig.clock.now)
-    assert [each.message.queue_id for each in rig.take(queue_ids=range(3))] == [1]
+    held_ms = 2 * PULLED_MS
+    assert [each.message.queue_id for each in rig.take(queue_ids=range(3), invisible_ms=held_ms)] == [1]
     waiting = rig.park(queue_ids=range(3))
     pulled.note("g", "t", 1, rig.clock.now)
     rig.store.put("t", 1)
