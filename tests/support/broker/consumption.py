@@ -7,6 +7,7 @@ from typing import Any
 from whimbrel.broker.consume.filters import compile_filter
 from whimbrel.broker.consume.group_consumption import GroupConsumption
 from whimbrel.broker.consume.plan import Delivered, ReceiveRequest
+from whimbrel.broker.engine.settle import Changed, Settles
 from whimbrel.deferred import Deferred
 from whimbrel.errors import InvalidReceiptHandle, NotReady, StoreFull
 from whimbrel.lane import Lane
@@ -152,6 +153,7 @@ class Rig:
             **self.options,
         )
         self.consumption.open()
+        self.settles = Settles(self.consumption, lambda group: None)
         self.store.arrivals = [self.consumption.wakeups.on_arrival]
 
     def request(self, **changes: Any) -> ReceiveRequest:
@@ -171,8 +173,28 @@ class Rig:
         assert isinstance(answer, Deferred)
         return answer
 
-    def ack(self, *delivered: Delivered) -> list[InvalidReceiptHandle | None]:
-        return self.consumption.settling.ack_batch("g", "t", [one.handle for one in delivered])
+    def ack(
+        self, *delivered: Delivered, group: str = "g", topic: str = "t"
+    ) -> list[InvalidReceiptHandle | None]:
+        return self.ack_handles(*(one.handle for one in delivered), group=group, topic=topic)
+
+    def ack_handles(
+        self, *handles: str, group: str = "g", topic: str = "t"
+    ) -> list[InvalidReceiptHandle | None]:
+        answer = self.settles.acknowledge(group, topic, handles)
+        assert isinstance(answer, list)
+        return answer
+
+    def change(
+        self, handle: str, invisible_ms: int, *, suspend: bool = False, group: str = "g", topic: str = "t"
+    ) -> str:
+        """Return the new handle, or raise what is wrong."""
+        answer = self.settles.change(group, topic, handle, invisible_ms, suspend=suspend)
+        assert isinstance(answer, Changed)
+        if answer.error is not None:
+            assert answer.handle == handle
+            raise answer.error
+        return answer.handle
 
 
 def offsets(delivered: list[Delivered] | None) -> list[int]:

@@ -1,4 +1,4 @@
-"""The calls of consumers: receive, acknowledge, change the invisible time, and the offset calls.
+"""The calls of consumers: receive, and the offset calls.
 
 Checks run in RocketMQ's order, then the parts of `group_consumption.py` do the work, and their values become
 messages here. A stream answer is complete when it is written:
@@ -18,7 +18,6 @@ from typing import Any, Literal
 from whimbrel.broker.api.message_codec import timestamp
 from whimbrel.broker.api.message_frames import message_frames, milliseconds, poll_ms
 from whimbrel.broker.api.pulls import V2_READS
-from whimbrel.broker.api.response_bytes import ack_answer
 from whimbrel.broker.consume.filters import compile_filter
 from whimbrel.broker.consume.group_consumption import GroupConsumption
 from whimbrel.broker.consume.lease_codec import ATTEMPT_ID_BYTES_MAX
@@ -35,14 +34,14 @@ from whimbrel.errors import (
     TopicNotFound,
     WhimbrelError,
 )
-from whimbrel.model.limits import ACK_ENTRIES_MAX, AUTO_QUEUES, RECEIVE_BATCH_MAX
+from whimbrel.model.limits import AUTO_QUEUES, RECEIVE_BATCH_MAX
 from whimbrel.model.names import check_group, check_invisible_ms, check_topic
 from whimbrel.model.topic import GroupConfig, MessageType, TopicConfig
 from whimbrel.model.wire import CLIENT_ID_HEADER
 from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as v2
 from whimbrel.pb.apache.rocketmq.v2 import service_pb2 as messaging
 from whimbrel.rpc.server.handlers import Call
-from whimbrel.rpc.server.responses import OK, common_status, namespace_of, status_of
+from whimbrel.rpc.server.responses import OK, namespace_of, status_of
 from whimbrel.store.lane_messages import LaneMessages
 from whimbrel.store.scan import Filter
 
@@ -78,8 +77,7 @@ class ReceiveService:
         self.lane_messages = lane_messages
         self.priority_order_asc = priority_order_asc
         self.topics, self.creation = topics, creation
-        self.receiving, self.settling = consumption.receiving, consumption.settling
-        self.positions = consumption.positions
+        self.receiving, self.positions = consumption.receiving, consumption.positions
         self.clock = clock
         self.held_calls: list[HeldReceive] | None = None
         # Called with topic, group, number and bytes of what goes to consumers.
@@ -195,45 +193,6 @@ class ReceiveService:
             messaging.ReceiveMessageResponse(status=status_of(error)),
             messaging.ReceiveMessageResponse(delivery_timestamp=timestamp(self.clock())),
         ]
-
-    def acknowledge(self, call: Call, request: messaging.AckMessageRequest) -> Any:
-        """Finish messages; one entry each, in order."""
-        check_topic(request.topic.name)
-        check_group(request.group.name)
-        if not request.entries:
-            raise BadRequest("the request acknowledges nothing")
-        if len(request.entries) > ACK_ENTRIES_MAX:
-            raise BadRequest(
-                f"{len(request.entries)} acknowledgements in a request; at most {ACK_ENTRIES_MAX} are allowed"
-            )
-        entries = [(entry.message_id, entry.receipt_handle) for entry in request.entries]
-        handles = [handle for _, handle in entries]
-        errors = self.settling.ack_batch(request.group.name, request.topic.name, handles)
-        if not any(errors):
-            return ack_answer(entries)
-        statuses = [OK if error is None else status_of(error) for error in errors]
-        response = messaging.AckMessageResponse(status=common_status(statuses))
-        for (message_id, handle), status in zip(entries, statuses, strict=True):
-            response.entries.add(message_id=message_id, receipt_handle=handle, status=status)
-        return response
-
-    def change_invisible(self, call: Call, request: messaging.ChangeInvisibleDurationRequest) -> Any:
-        """Set when a message becomes visible again.
-
-        The answer always carries a handle: clients overwrite theirs with it.
-        """
-        handle = request.receipt_handle
-        try:
-            check_topic(request.topic.name)
-            check_group(request.group.name)
-            invisible_ms = milliseconds(request.invisible_duration)
-            check_invisible_ms(invisible_ms, changed=True)
-            handle = self.settling.change_invisible(
-                request.group.name, request.topic.name, handle, invisible_ms, suspend=request.suspend
-            )
-        except WhimbrelError as error:
-            return messaging.ChangeInvisibleDurationResponse(status=status_of(error), receipt_handle=handle)
-        return messaging.ChangeInvisibleDurationResponse(status=OK, receipt_handle=handle)
 
     def queue(self, queue: v2.MessageQueue) -> tuple[TopicConfig, int]:
         """Return the topic and id of a queue that must be named exactly."""

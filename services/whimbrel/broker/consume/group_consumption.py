@@ -1,14 +1,15 @@
 """The consuming half of a broker, in the model's terms: what it is made of, and what concerns all of it.
 
     receive, give back what did not get out    `receiving.py`     Receiving
-    acknowledge, change the visible time       `settling.py`      Settling
-    forward to the dead letters                `hand_ons.py`      HandOns
+    what becomes of leases by themselves       `lease_upkeep.py`  LeaseUpkeep
+    what a receipt handle stands for           `handles.py`       Handles
+    hand on to the dead letters                `hand_ons.py`      HandOns
     positions: read, commit, reset, adopt      `positions.py`     Positions
     parked polls, and what happens at a time   `wakeups.py`       Wakeups
 
 Callers use the parts; none of them keeps a second copy of what another one owns. The lease state has one
 owner, `lease_store.py`: it changes once the change is written down. What a receive gets is chosen by
-`delivery_planner.py`, and what a handle stands for by `handles.py`.
+`delivery_planner.py`, and what becomes of it by whom it was given to: `engine/settle.py`.
 
 Everything runs on one thread. Times are epoch milliseconds from the clock handed in; `schedule(at_ms, fn)`
 calls `fn` once on the same thread at that time, or soon (never within the call) when it has passed.
@@ -21,12 +22,12 @@ from whimbrel.broker.consume.delivery_planner import UNORDERED, DeliveryPlanner,
 from whimbrel.broker.consume.hand_ons import HandOnAppend, HandOns
 from whimbrel.broker.consume.handles import Handles
 from whimbrel.broker.consume.lease_store import Journal, LeaseStore
+from whimbrel.broker.consume.lease_upkeep import LeaseUpkeep
 from whimbrel.broker.consume.long_polls import POLLS_MAX, Room
 from whimbrel.broker.consume.positions import Positions
 from whimbrel.broker.consume.queue_leases import QueueLeases, WaitAfter
 from whimbrel.broker.consume.receiving import Receiving
 from whimbrel.broker.consume.retry_topics import Pair
-from whimbrel.broker.consume.settling import Settling
 from whimbrel.broker.consume.wakeups import RetryTopics, Wakeups
 from whimbrel.model.retry import DEFAULT_POLICY
 from whimbrel.store.scan import RecordSource
@@ -97,25 +98,20 @@ class GroupConsumption:
             next_renewal=self.table.next_renewal,
             room=self.room,
         )
-        handles = Handles(
+        self.handles = Handles(
             store, self.table, self.retry_topics, broker_name=broker_name, follows=follows, exists=exists
         )
         wake = self.wakeups.wake
-        self.hand_ons = HandOns(self.lease_store, handles, append=hand_on, now_ms=now_ms, wake=wake)
+        self.hand_ons = HandOns(self.lease_store, append=hand_on, now_ms=now_ms, wake=wake)
         self.receiving = Receiving(
             self.lease_store, self.planner, self.hand_ons, self.wakeups, self.retry_topics, now_ms=now_ms
         )
-        self.settling = Settling(
-            self.lease_store,
-            handles,
-            self.wakeups,
-            now_ms=now_ms,
-            client_alive=client_alive,
-            wait_ms=wait_ms,
+        self.upkeep = LeaseUpkeep(
+            self.lease_store, self.wakeups, now_ms=now_ms, client_alive=client_alive, wait_ms=wait_ms
         )
         self.positions = Positions(store, self.lease_store, follows=follows, now_ms=now_ms, wake=wake)
         self.wakeups.serve_receives = self.receiving.serve
-        self.wakeups.renew = self.settling.renew
+        self.wakeups.renew = self.upkeep.renew
         self.lease_store.on_merged = self.wakeups.wake_all
         self.to_rest: dict[tuple[str, str], list[QueueLeases]] = {}  # what `sweep` has not looked at yet
         self.look_at = 0  # when it looks at all states again
@@ -190,7 +186,7 @@ class GroupConsumption:
         if self.follows:
             self.table.uncompared.clear()  # its master's clock counts
         else:
-            self.settling.correct_times()
+            self.upkeep.correct_times()
         since = now - IDLE_MS
         for group, topic in list(islice(self.to_rest, RESTED_AT_ONCE)):
             states = self.to_rest.pop((group, topic))

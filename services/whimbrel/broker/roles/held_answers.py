@@ -2,8 +2,8 @@
 
     call ──► not serving yet: NotReady (held by `leader_calls.py`) ──► its handler ──► `StateQuorum.hold`
 
-    waits for leases     AckMessage, ChangeInvisibleDuration, UpdateOffset, ForwardMessageToDeadLetterQueue,
-                         ResetOffsets, ReplayDeadLetters, DropDeadLetters; ReceiveMessage of ordered groups
+    waits for leases     UpdateOffset, ResetOffsets, ReplayDeadLetters, DropDeadLetters; ReceiveMessage of
+                         ordered groups
     waits for metadata   CreateTopic, UpdateTopic, CreateGroup, UpdateGroup, DrainBroker, ForgetBroker
     waits for both       DeleteTopic, DeleteGroup: positions go with them
 
@@ -12,7 +12,7 @@ messages come again, which they may at any time. An ordered one does: the next l
 stands behind the messages that are under way, or those again to somebody else.
 
 RecallMessage and EndTransaction change the log alone, and wait for its commit (`timing/`, `transactions/`).
-What sends wait for, the engine knows (`engine/send.py`).
+What sends and settles wait for, the engine knows (`engine/send.py`, `engine/settle.py`).
 
 Requests of the remoting protocol wait likewise, by their codes. The offset that a pull carries is the
 exception: its reply does not wait, since the client sends it again with the next one.
@@ -42,10 +42,7 @@ Handle = Callable[[Any, Any], Any]
 
 LEASES: Final = frozenset(
     {
-        "AckMessage",
-        "ChangeInvisibleDuration",
         "UpdateOffset",
-        "ForwardMessageToDeadLetterQueue",
         "ResetOffsets",
         "ReplayDeadLetters",
         "DropDeadLetters",

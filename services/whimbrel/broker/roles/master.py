@@ -13,7 +13,6 @@ from typing import ClassVar
 
 from whimbrel.broker.addresses import ha_address
 from whimbrel.broker.api.admin import ReplicationView, SlaveView
-from whimbrel.broker.api.dead_letters import DeadLetterService
 from whimbrel.broker.api.messaging import Handle
 from whimbrel.broker.api.recall import RecallService
 from whimbrel.broker.api.send import SendService
@@ -229,7 +228,9 @@ class MasterRole(Role):
             unmerged=str if self.state is None else self.state.missing,
         )
         self.sharing = TopicSharing(self.context.topics, options.name, self.root, self.machine.files)
-        self.metadata_majority = None if self.state is None else self.state.metadata
+        if self.state is not None:
+            self.metadata_majority, self.lease_majority = self.state.metadata, self.state.leases
+            self.not_serving = self.about_to_lead
         self.forwarder = Forwarder()
         self.opened.push_async_callback(self.forwarder.close)
         services = super().make_services()
@@ -275,7 +276,7 @@ class MasterRole(Role):
             levels=len(store.delays_ms),
             sent_back=context.traffic.sent_back,
             majority=self.metadata_majority,
-            not_serving=str if self.state is None else self.not_serving,
+            not_serving=self.not_serving,
         )
         back = SendBackRequests(backs)
         ends = EndTransactions(self.ends, context.remoting_clients, self.ending.ask)
@@ -358,7 +359,7 @@ class MasterRole(Role):
         config = self.context.groups.get(group)
         return config is not None and config.fifo
 
-    def not_serving(self) -> str:
+    def about_to_lead(self) -> str:
         """Return why an elected leader does not serve consumers and operators yet; "" once it does."""
         leadership = self.leadership
         if leadership.leads and not leadership.holds_for_commit:
@@ -376,12 +377,12 @@ class MasterRole(Role):
             self.sends,
             self.appender,
             self.context.clients,
-            LaneAcks(self.consumption.settling),
+            LaneAcks(self.settles),
             broker_name=self.options.name,
             size_bounds=MESSAGE_BYTES,
             on_calls=None if counted is None else counted.calls.observe_many,
             acks_wait_for=None if self.state is None else self.state.leases,
-            not_serving=str if self.state is None else self.not_serving,
+            not_serving=self.not_serving,
         )
         return self.broker_lane
 
@@ -392,10 +393,8 @@ class MasterRole(Role):
 
     def special_calls(self) -> dict[str, Handle]:
         """Return the handlers of calls about messages that are not plain ones."""
-        letters = DeadLetterService(self.context.groups, self.consumption)
         return {
             "EndTransaction": lambda call, request: self.ending.end(call, request),
-            "ForwardMessageToDeadLetterQueue": letters.forward,
             "RecallMessage": lambda call, request: self.recalls.recall(call, request),
         }
 

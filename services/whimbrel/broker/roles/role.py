@@ -29,6 +29,7 @@ from whimbrel.broker.api.receive import ReceiveService
 from whimbrel.broker.api.replay import ReplayService
 from whimbrel.broker.api.route import RouteService
 from whimbrel.broker.api.send import SendService
+from whimbrel.broker.api.settle import SettleService
 from whimbrel.broker.background import start_task, start_timer
 from whimbrel.broker.cluster.registration import Registration
 from whimbrel.broker.consume.client_positions import ClientPositions
@@ -39,6 +40,7 @@ from whimbrel.broker.consume.pulled_queues import PulledQueues
 from whimbrel.broker.consume.retry_topics import retry_topics
 from whimbrel.broker.engine.read import Reads
 from whimbrel.broker.engine.send import Majority, Sends
+from whimbrel.broker.engine.settle import Settles
 from whimbrel.broker.engine.splitting import ReadSplitting
 from whimbrel.broker.metrics import families_of, labels_of, serve_families
 from whimbrel.broker.options import BrokerOptions
@@ -117,6 +119,8 @@ class Role(ABC):
     confirmed: MasterConfirmed | SlaveConfirmed
     appender: Appender | ReadOnlyAppender
     metadata_majority: Majority | None = None  # that holds answers until it knows of topics
+    lease_majority: Majority | None = None  # that holds answers until it has the leases
+    not_serving: Callable[[], str] = str  # returns why leases are not known here yet, "" once they are
     sharing: TopicSharing | None = None  # what other brokers have of our topics; a master's
     remoting_parts: RemotingParts | None = None  # set once it serves
 
@@ -374,6 +378,12 @@ class Role(ABC):
             sharing=self.sharing if options.nameservers else None,
             majority=self.metadata_majority,
         )
+        self.settles = Settles(
+            self.consumption,
+            context.groups.get,
+            majority=self.lease_majority,
+            not_serving=self.not_serving,
+        )
         self.reads = self.make_reads()
         self.consumption.receiving.left_out = self.reads.left_out
         self.receives = ReceiveService(
@@ -532,6 +542,7 @@ class Role(ABC):
             routes=routes,
             sends=self.send_calls(),
             receives=self.receives,
+            settles=SettleService(self.settles),
             pulls=PullService(self.reads, self.store.lane_messages),
             sessions=context.sessions,
             clients=context.clients,
