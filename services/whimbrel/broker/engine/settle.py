@@ -20,8 +20,9 @@ is OK, whatever the error. So OK is whatever leaves them nothing to do:
 
 **The answer** waits, where the leader is elected, for a majority that has the leases: whatever it says of a
 message, a later leader says as well. So does an answer that changes nothing: what is done already may be done
-here only. Before the leader serves nothing is settled, since a handle may be of a delivery that is still to
-be taken over.
+here only. One that can't wait, or waits in vain, is an error, which says that nobody knows whether the settle
+stays. Before the leader serves nothing is settled, since a handle may be of a delivery that is still to be
+taken over.
 """
 
 from collections.abc import Callable, Sequence
@@ -31,7 +32,7 @@ from whimbrel.broker.consume.dead_letters import dead_letter
 from whimbrel.broker.consume.group_consumption import GroupConsumption
 from whimbrel.broker.consume.lease_codec import Lease
 from whimbrel.broker.consume.plan import PendingHandOn
-from whimbrel.broker.consume.queue_leases import HAND_ON_LEASE_MS, Change, Standing, serial_ms
+from whimbrel.broker.consume.queue_leases import HAND_ON_LEASE_MS, Change, QueueLeases, Standing, serial_ms
 from whimbrel.broker.consume.receipts import ReceiptHandle
 from whimbrel.broker.engine.send import Majority
 from whimbrel.deferred import Deferred
@@ -120,16 +121,13 @@ class Settles:
                 state, standing = check(handle, group, topic, now)
             except InvalidReceiptHandle as error:
                 results.append(error)
-                continue
-            results.append(None)
-            if standing is not Standing.FINISHED:
-                changes.append((state, handle.offset, handle.offset + 1, None))
+            else:
+                results.append(None)
+                if standing is not Standing.FINISHED:
+                    changes.append((state, handle.offset, handle.offset + 1, None))
         if changes:
             self.finish(changes)
-        if self.majority is None:
-            return results
-        held: Acknowledged | Deferred[Acknowledged] = self.majority.hold(results)
-        return held
+        return results if self.majority is None else self.majority.hold(results)
 
     def settle_packed(self, changes: list[Change]) -> bool:
         """Mark done what the lane has found to be current; return whether that is written down.
@@ -176,10 +174,7 @@ class Settles:
             changed = Changed(self.hold_until(group, topic, handle, invisible_ms, suspend=suspend))
         except WhimbrelError as error:
             changed = Changed(handle, error)
-        if self.majority is None:
-            return changed
-        held: Changed | Deferred[Changed] = self.majority.hold(changed)
-        return held
+        return changed if self.majority is None else self.majority.hold(changed)
 
     def hold_until(self, group: str, topic: str, text: str, invisible_ms: int, *, suspend: bool) -> str:
         """Do the same; return the new receipt handle.
@@ -226,19 +221,12 @@ class Settles:
         check_topic(topic)
         check_group(group)
         deferred: Deferred[None] = Deferred()
-
-        def done(error: WhimbrelError | None) -> None:
-            if error is None:
-                deferred.complete(None)
-            else:
-                deferred.fail(error)
-
         one = self.given_up(group, topic, ReceiptHandle.decode(handle))
         if one is None:
-            done(None)
+            deferred.complete(None)
         else:
             self.lease_store.commit([(one.state, one.offset, one.offset + 1, one.lease)])
-            self.hand_ons.begin(one, done)
+            self.hand_ons.begin(one, lambda error: deferred.settle(None, error))
         return deferred if self.majority is None else self.majority.hold_later(deferred)
 
     def given_up(self, group: str, topic: str, handle: ReceiptHandle) -> PendingHandOn | None:
@@ -252,24 +240,26 @@ class Settles:
             raise NotWritable("this broker takes no writes: forward to the master")
         state = self.table.find(group, topic, handle.queue_id)
         if state is None:
-            if not self.handles.exists(group, topic, handle.queue_id):
-                return None
-        elif handle.epoch != state.epoch or state.is_done(handle.offset):
-            return None
-        message = self.handles.message_of(handle)
+            over = not self.handles.exists(group, topic, handle.queue_id)
+        else:
+            over = handle.epoch != state.epoch or state.is_done(handle.offset)
+        message = None if over else self.handles.message_of(handle)
         if message is None:
             return None
         state = state or self.table.state(group, topic, handle.queue_id)
+        held = self.held_for_copy(state, handle)
+        config = self.group_of(group) or GroupConfig(name=group)
+        letter = dead_letter(config, message, held.attempt, attempts=max(held.attempt, 1))
+        return PendingHandOn(state, state.epoch, handle.offset, held, message, letter)
+
+    def held_for_copy(self, state: QueueLeases, handle: ReceiptHandle) -> Lease:
+        """Return the lease of a message whose copy is awaited."""
         now = self.now()
         until = now + HAND_ON_LEASE_MS
         lease = state.leases.get(handle.offset)
         if lease is None:  # a delivery that only another broker, or a journal's lost tail, knows
             taken_at = min(serial_ms(handle.serial), now)
-            held = Lease(self.table.next_serial(now), 0, until, taken_at, handle.attempt, False, "")
-        else:
-            held = lease._replace(
-                revision=lease.revision + 1, visible_at=max(until, lease.visible_at), auto_renew=False
-            )
-        config = self.group_of(group) or GroupConfig(name=group)
-        letter = dead_letter(config, message, held.attempt, attempts=max(held.attempt, 1))
-        return PendingHandOn(state, state.epoch, handle.offset, held, message, letter)
+            return Lease(self.table.next_serial(now), 0, until, taken_at, handle.attempt, False, "")
+        return lease._replace(
+            revision=lease.revision + 1, visible_at=max(until, lease.visible_at), auto_renew=False
+        )

@@ -10,7 +10,7 @@ them all calls of their group of frames.
 
 from collections.abc import Sequence
 
-from whimbrel.broker.consume.queue_leases import Change, QueueLeases
+from whimbrel.broker.consume.queue_leases import QueueLeases
 from whimbrel.broker.engine.settle import Settles
 
 __all__ = ["LaneAcks"]
@@ -49,7 +49,6 @@ class LaneAcks:
 
     def settle(self, settled: Sequence[tuple[int, list[tuple[int, int]]]]) -> bool:
         """Mark offsets done, by the number of their state; return False when they can't be written down."""
-        changes: list[Change] = [
-            (self.states[number], start, end, None) for number, ranges in settled for start, end in ranges
-        ]
-        return self.settles.settle_packed(changes)
+        return self.settles.settle_packed(
+            [(self.states[number], start, end, None) for number, ranges in settled for start, end in ranges]
+        )

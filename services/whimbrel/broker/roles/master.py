@@ -229,8 +229,7 @@ class MasterRole(Role):
         )
         self.sharing = TopicSharing(self.context.topics, options.name, self.root, self.machine.files)
         if self.state is not None:
-            self.metadata_majority, self.lease_majority = self.state.metadata, self.state.leases
-            self.not_serving = self.about_to_lead
+            self.metadata_majority, self.leases_majority = self.state.metadata, self.state.leases
         self.forwarder = Forwarder()
         self.opened.push_async_callback(self.forwarder.close)
         services = super().make_services()
@@ -338,6 +337,7 @@ class MasterRole(Role):
         leases.has_all = lambda: state.begun
         leases.journal.sync_promptly(lambda: context.call_from_thread(state.leases.advance))
         elector.own.state_holders = state.holders
+        self.not_serving = self.about_to_lead
         return state
 
     def take_tables(self, tables: bytes) -> None:

@@ -119,10 +119,10 @@ class Role(ABC):
     confirmed: MasterConfirmed | SlaveConfirmed
     appender: Appender | ReadOnlyAppender
     metadata_majority: Majority | None = None  # that holds answers until it knows of topics
-    lease_majority: Majority | None = None  # that holds answers until it has the leases
-    not_serving: Callable[[], str] = str  # returns why leases are not known here yet, "" once they are
+    leases_majority: Majority | None = None  # and until it knows of leases
     sharing: TopicSharing | None = None  # what other brokers have of our topics; a master's
     remoting_parts: RemotingParts | None = None  # set once it serves
+    not_serving: Callable[[], str] = str  # returns why consumers are not served yet, "" once they are
 
     def __init__(self, context: BrokerContext, options: BrokerOptions) -> None:
         """Prepare; nothing is opened."""
@@ -381,7 +381,7 @@ class Role(ABC):
         self.settles = Settles(
             self.consumption,
             context.groups.get,
-            majority=self.lease_majority,
+            majority=self.leases_majority,
             not_serving=self.not_serving,
         )
         self.reads = self.make_reads()
