@@ -17,6 +17,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from support.broker.consumption import FakeClock, take_of, takes_over
 from support.store.stores import make_draft
 from whimbrel.broker.consume.dead_letters import attempts_max, dead_letter_rule
 from whimbrel.broker.consume.delivery_planner import Uniform
@@ -95,9 +96,11 @@ class HandingOn:
         )
         self.internal = InternalAppender(topics, self.appender, store_host=lambda: pack_host("127.0.0.1", 1))
         self.letters = DeadLetters(self.internal, self.store)
+        waiting = FakeClock().waiting()  # nobody waits
         self.consumption = GroupConsumption(
             self.store,
             LeaseJournal(root, file_bytes=64 << 10, flush_interval_s=0.001),
+            waiting,
             broker_name="b",
             broker_id=0,
             now_ms=self.now_ms,
@@ -109,6 +112,7 @@ class HandingOn:
             ),
         )
         self.consumption.open()
+        self.takes = takes_over(self.consumption, waiting, self.now_ms)
         self.settles = Settles(self.consumption, {GROUP: CONFIG}.get)
         self.reported = asyncio.Event()
 
@@ -140,7 +144,7 @@ class HandingOn:
                 group=GROUP, topic=TOPIC, queue_ids=range(QUEUES), filter=ALL, batch=dice.randrange(1, 6),
                 invisible_ms=10_000, client_id="c",
             )  # fmt: skip
-            delivered = self.consumption.receiving.receive(request, poll_ms=0)
+            delivered = self.takes.take(take_of(request), lambda take, found: list(found))
             assert isinstance(delivered, list)
             for one in delivered:
                 if fails(one.message.queue_offset):

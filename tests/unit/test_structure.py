@@ -19,12 +19,14 @@ CIRCLES = {"whimbrel.broker": 6, "whimbrel.rpc": 16}
 RULES = {
     "SendRules": {"broker/api/send.py", "broker/remoting/sends.py"},
     "ReadRules": {"broker/api/pulls.py", "broker/remoting/pulls.py"},
+    "TakeRules": {"broker/api/receive.py"},
 }
 # Who calls what of a verb, below broker/.
 CALLERS = {
     # begins a verb
     "Send": {"broker/api/send.py", "broker/remoting/sends.py"},
     "Read": {"broker/api/pulls.py", "broker/remoting/pulls.py"},
+    "Take": {"broker/api/receive.py"},
     "Settles": {"broker/roles/role.py"},
     "SettleService": {"broker/roles/role.py"},
     "settle_packed": {"broker/lane/acks.py"},
@@ -35,12 +37,8 @@ CALLERS = {
     # scans queue entries and records for consumers: reads, and the planning of receives
     "Scan": {"broker/engine/read_forms.py", "broker/consume/delivery_planner.py"},
     "RecordRuns": {"broker/engine/read_forms.py", "broker/engine/frames.py"},
-    # parks: reads, and receives until they are the engine's
-    "Waiting": {
-        "broker/engine/read.py",
-        "broker/remoting/long_reads.py",
-    },  # the latter has its own: paced reads
-    "LongPolls": {"broker/consume/wakeups.py"},
+    # parks: reads and takes; requests that read whole tables have a line of their own
+    "Waiting": {"broker/roles/role.py", "broker/remoting/long_reads.py"},
 }
 
 

@@ -396,7 +396,7 @@ def storage(role: "Role") -> list[Family]:
         gauge("rocketmq_broker_permission", "", "6 while the broker takes messages, else 4.",
               lambda: READ_WRITE if role.writable else READ_ONLY),
         gauge("whimbrel_long_polls_held", "", "Receives and pulls that wait for messages.",
-              lambda: role.consumption.parked + role.receives.held),
+              lambda: role.polls.parked),
         counter("whimbrel_lease_sync_failures_total", "Syncs of the lease journal that the disk refused.",
                 lambda: leases.journal.sync_failures),
         counter("whimbrel_lease_entries_refused_total",

@@ -13,14 +13,14 @@ import asyncio
 from functools import partial
 from typing import Any, Final
 
-from whimbrel.broker.engine import read_checks, send_checks
+from whimbrel.broker.engine import consuming, read_checks, send_checks
 from whimbrel.broker.engine.ends import Ends
 from whimbrel.broker.engine.message import MessageExtras, NewMessage, born_host_of, compose
 from whimbrel.broker.engine.read import Read, ReadRules, Reads, Run, unchanged
 from whimbrel.broker.engine.read_forms import decoded_messages
 from whimbrel.broker.engine.recalls import Recalls
 from whimbrel.broker.engine.send import Elsewhere, Send, SendRules, Sends, Sent
-from whimbrel.broker.engine.waiting import PULLS
+from whimbrel.broker.engine.waiting import POLLS
 from whimbrel.broker.transactions.table import Resolution
 from whimbrel.deferred import Deferred
 from whimbrel.errors import QueueNotFound, WhimbrelError
@@ -34,8 +34,8 @@ SENDS: Final = SendRules(
     group_topics=False, writable_first=False, no_topic="no topic {name}",
 )  # fmt: skip
 READS: Final = ReadRules(
-    checks=(read_checks.queue_there, read_checks.filter_named, read_checks.group_reads), again=(),
-    outside=read_checks.refused_outside, form=decoded_messages, kind=PULLS, entries_max=2048,
+    checks=(read_checks.queue_there, consuming.filter_given, consuming.group_reads), again=(),
+    outside=read_checks.refused_outside, form=decoded_messages, kind=POLLS, entries_max=2048,
     bytes_max=1 << 20, no_topic="no topic {name}", not_readable="{name} is not to be read",
     no_queue=QueueNotFound, limited=True,
 )  # fmt: skip
@@ -108,7 +108,7 @@ class LineFront:
         topic, group, queue, offset, *more = rest.split(" ", 4)
         said, text = words_of("".join(more))
         batch, wait, sql = int(said.get("batch", 32)), int(said.get("wait", 0)), said.get("by") == "sql"
-        read = Read(READS, group, topic, int(queue), int(offset), batch, 1 << 20, text, sql, wait_ms=wait)
+        read = Read(READS, group, topic, text, sql, int(queue), int(offset), batch, 1 << 20, wait_ms=wait)
         return self.reads.read(read, unchanged)
 
     def recall(self, rest: str) -> Any:

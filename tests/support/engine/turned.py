@@ -62,7 +62,8 @@ class TurnedMaster:
         self.broker, self.clock = broker, clock
         self.topics, self.groups, self.clients = context.topics, context.groups, context.remoting_clients
         self.store, self.creation, self.consumption = role.store, role.creation, role.consumption
-        self.reads, self.counted = role.reads, context.counted
+        self.reads, self.takes, self.polls = role.reads, role.takes, role.polls
+        self.counted = context.counted
 
     def stream(self, name: str) -> ServerStreamMethod:
         """Return a method of many answers."""

@@ -34,6 +34,7 @@ from whimbrel.broker.counted import MESSAGE_BYTES, Counted
 from whimbrel.broker.engine.send import Sends
 from whimbrel.broker.engine.settle import Settles
 from whimbrel.broker.engine.splitting import ReadSplitting
+from whimbrel.broker.engine.take import Takes
 from whimbrel.broker.lane.acks import LaneAcks
 from whimbrel.broker.lane.calls import BrokerLane
 from whimbrel.broker.produce.appender import Appender, Durability
@@ -230,10 +231,12 @@ class Side:
         self.groups.put_all(GROUPS)
         self.clock, self.journal = FakeClock(), FakeJournal()
         self.clock.now = self.now
+        waiting = self.clock.waiting()
         policies = Policies(self.groups)
         self.consumption = GroupConsumption(
             self.store,
             self.journal,
+            waiting,
             broker_name="b",
             broker_id=0,
             now_ms=lambda: self.clock.now,
@@ -246,30 +249,18 @@ class Side:
         self.consumption.open()
         self.store.on_arrival = self.note_arrival
         creation = GroupCreation(self.topics, self.groups, master=True, clock=lambda: 0.0)
-        self.receives = ReceiveService(
-            self.topics,
-            creation,
-            self.consumption,
-            clock=lambda: self.clock.now,
-            lane_messages=self.store.lane_messages,
-        )
-        self.reads = make_reads(
-            self.store,
-            creation,
-            splitting=self.splitting(),
-            clock=lambda: self.clock.now,
-            soon=lambda callback: self.clock.schedule(self.clock.now, callback),
-            later=lambda seconds, callback: self.clock.schedule(
-                self.clock.now + round(seconds * 1000), callback
-            ),
-            polls=self.consumption.room,
-        )
-        self.pulls = PullService(self.reads, self.store.lane_messages)
 
         def told(*delivered: Any) -> None:
             self.delivered.append(delivered)
 
-        self.receives.on_delivered = self.reads.delivered = told
+        now_ms = lambda: self.clock.now  # noqa: E731
+        takes = Takes(self.topics, creation, self.consumption, waiting, now_ms=now_ms, delivered=told)
+        self.receives = ReceiveService(
+            takes, self.consumption, clock=now_ms, lane_messages=self.store.lane_messages
+        )
+        self.reads = make_reads(self.store, creation, splitting=self.splitting(), waiting=waiting)
+        self.pulls = PullService(self.reads, self.store.lane_messages)
+        self.reads.delivered = told
 
     def splitting(self) -> ReadSplitting:
         """Return what sends pullers elsewhere, as if there were little memory."""
@@ -285,7 +276,6 @@ class Side:
     def note_arrival(self, topic: str, queue_id: int, offset: int, tags: int) -> None:
         """Keep it, and wake those who wait for it."""
         self.arrived.append((topic, queue_id, offset, tags))
-        self.consumption.wakeups.on_arrival(topic, queue_id, offset, tags)
         self.reads.waiting.arrived(topic, queue_id)
 
     def advance(self, ms: int) -> None:
@@ -417,7 +407,7 @@ class Side:
         return {
             "leases": lease_entries(self.consumption.lease_store.table),
             "journal": lease_entries(told),
-            "polls": self.consumption.parked,
+            "polls": self.reads.waiting.parked,
             "delivered": self.delivered,
             "handed on": self.handed_on,
         }

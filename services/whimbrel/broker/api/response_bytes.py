@@ -115,7 +115,7 @@ def time_part(at_ms: int) -> bytes:
     part = b"\x08" + varint(seconds) if seconds else b""
     if nanos:
         part += b"\x10" + varint(nanos)
-    return varint(len(part)) + part
+    return SMALL[len(part)] + part
 
 
 @lru_cache(maxsize=4096)
@@ -178,7 +178,7 @@ def message_frame(
     ]  # fmt: skip
     if receipt_handle:
         data = receipt_handle.encode()
-        parts += (b"\x62", varint(len(data)), data)
+        parts += (b"\x62", SMALL[len(data)] if len(data) < 128 else varint(len(data)), data)
     if stored.queue_id:
         parts += (b"\x68", varint(stored.queue_id))
     at = stored.queue_offset
@@ -194,6 +194,8 @@ def message_frame(
     system = b"".join(parts)
     topic = topic_part(namespace, stored.topic)
     length, system_length = len(body), varint(len(system))
-    body_head = b"\x22" + varint(length) if length else b""
+    body_head = b""
+    if length:
+        body_head = b"\x22" + (SMALL[length] if length < 128 else varint(length))
     size = len(topic) + len(users) + 1 + len(system_length) + len(system) + len(body_head) + length
     return b"".join((b"\x12", varint(size), topic, users, b"\x1a", system_length, system, body_head, body))

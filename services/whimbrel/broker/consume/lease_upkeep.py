@@ -9,11 +9,12 @@ What consumers ask for themselves is the engine's (`engine/settle.py`).
 
 import logging
 from collections.abc import Callable
+from math import inf
 
 from whimbrel.broker.consume.lease_store import LeaseStore
 from whimbrel.broker.consume.queue_leases import WaitAfter
 from whimbrel.broker.consume.rare_warning import RareWarning
-from whimbrel.broker.consume.wakeups import Wakeups
+from whimbrel.broker.consume.waiters import Waiters
 
 __all__ = ["LeaseUpkeep"]
 
@@ -28,22 +29,28 @@ class LeaseUpkeep:
     def __init__(
         self,
         lease_store: LeaseStore,
-        wakeups: Wakeups,
+        waiting: Waiters,
         *,
+        expect: Callable[[str, str], None],
         now_ms: Callable[[], int],
+        schedule: Callable[[int, Callable[[], None]], object],
         client_alive: Callable[[str, str], bool],
         wait_ms: WaitAfter,
     ) -> None:
         """Take the lease state with its journal, and the polls that changes may bring something.
 
         Args:
-            lease_store, wakeups: see the modules. now_ms: the clock. client_alive: returns by group and
-            client id whether the client was active lately. wait_ms: how long a message waits whose lease was
-            renewed for as long as it may be.
+            lease_store: see the module. waiting: who waits for messages. expect: see
+            `GroupConsumption.expect`. now_ms: the clock. schedule: calls a function once at a time.
+            client_alive: returns by group and client id whether the client was active lately. wait_ms: how
+            long a message waits whose lease was renewed for as long as it may be.
         """
-        self.lease_store, self.table, self.wakeups = lease_store, lease_store.table, wakeups
+        self.lease_store, self.table = lease_store, lease_store.table
+        self.waiting, self.expect, self.schedule = waiting, expect, schedule
         self.now, self.client_alive, self.wait_ms = now_ms, client_alive, wait_ms
         self.warning = RareWarning(WARN_APART_MS)
+        self.renewal_at: float = inf
+        self.renewal_number = 0
 
     def release_client(self, client_id: str, group: str | None = None) -> None:
         """Make what a client that has gone holds visible within about a second; of one group, or of all."""
@@ -51,9 +58,7 @@ class LeaseUpkeep:
         changes = self.table.released(client_id, group, now)
         self.lease_store.commit_best_effort(changes)
         for state in {change[0] for change in changes}:
-            if self.wakeups.polls.has_key(state.topic, state.group):
-                self.wakeups.schedule_wakeup(state.group, state.topic, now)
-        self.wakeups.arm_timer()
+            self.expect(state.group, state.topic)
 
     def correct_times(self) -> None:
         """Have what was taken by a clock that is ahead of ours come again by ours; a master's task.
@@ -71,8 +76,25 @@ class LeaseUpkeep:
                 count,
             )
         self.lease_store.commit_best_effort(changes)
-        self.wakeups.wake_all()
+        self.waiting.wake_all()
+        self.arm_renewals()
 
-    def renew(self, now: int) -> None:
-        """Renew the leases of clients that live, where that is due."""
-        self.lease_store.commit_best_effort(self.table.renewals_due(now, self.client_alive, self.wait_ms))
+    def arm_renewals(self) -> None:
+        """Have leases renewed when that is due."""
+        at = self.table.next_renewal()
+        if at < self.renewal_at:
+            self.renewal_at = at
+            self.renewal_number = number = self.renewal_number + 1
+            self.schedule(int(at), lambda: self.renew(number))
+
+    def renew(self, number: int) -> None:
+        """Renew the leases of clients that live, unless another timer was armed, for an earlier time."""
+        if number == self.renewal_number:
+            self.renewal_at = inf
+            now = self.now()
+            self.lease_store.commit_best_effort(self.table.renewals_due(now, self.client_alive, self.wait_ms))
+            self.arm_renewals()
+
+    def close(self) -> None:
+        """Have nothing renewed any more."""
+        self.renewal_number += 1

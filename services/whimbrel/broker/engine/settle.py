@@ -86,8 +86,8 @@ class Settles:
         """
         self.lease_store, self.table, self.now = consumption.lease_store, consumption.table, consumption.now
         self.handles, self.hand_ons = consumption.handles, consumption.hand_ons
-        self.wakeups, self.group_of = consumption.wakeups, group_of
-        self.majority, self.not_serving = majority, not_serving
+        self.waiting, self.expect = consumption.waiting, consumption.expect
+        self.group_of, self.majority, self.not_serving = group_of, majority, not_serving
 
     def acknowledge(
         self, group: str, topic: str, handles: Sequence[str]
@@ -149,7 +149,7 @@ class Settles:
         for state, *_ in changes:
             # Polls may wait because the group holds as many messages as it may.
             if len(state.leases) >= state.full_at:
-                self.wakeups.wake(state.topic)
+                self.waiting.wake(state.topic)
         self.lease_store.commit(changes)
 
     def change(
@@ -196,10 +196,9 @@ class Settles:
         lease = Lease(serial, 0, now + invisible_ms, now, handle.attempt - suspend, False, "")
         self.lease_store.commit([(state, handle.offset, handle.offset + 1, lease)])
         if not invisible_ms:
-            self.wakeups.wake(topic)
-        elif self.wakeups.polls.has_key(topic, group):
-            self.wakeups.schedule_wakeup(group, topic, now)
-            self.wakeups.arm_timer()
+            self.waiting.wake(topic)
+        else:
+            self.expect(group, topic)
         return handle._replace(serial=serial).encode()
 
     def forward(self, group: str, topic: str, handle: str) -> Deferred[None]:

@@ -2,17 +2,12 @@
 
     call ──► not serving yet: NotReady (held by `leader_calls.py`) ──► its handler ──► `StateQuorum.hold`
 
-    waits for leases     UpdateOffset, ResetOffsets, ReplayDeadLetters, DropDeadLetters; ReceiveMessage of
-                         ordered groups
+    waits for leases     UpdateOffset, ResetOffsets, ReplayDeadLetters, DropDeadLetters
     waits for metadata   CreateTopic, UpdateTopic, CreateGroup, UpdateGroup, DrainBroker, ForgetBroker
     waits for both       DeleteTopic, DeleteGroup: positions go with them
 
-A receive of another group does not wait: the lease that it makes may be lost with the leader, and then its
-messages come again, which they may at any time. An ordered one does: the next leader would give out what
-stands behind the messages that are under way, or those again to somebody else.
-
 RecallMessage and EndTransaction change the log alone, and wait for its commit (`timing/`, `transactions/`).
-What sends and settles wait for, the engine knows (`engine/send.py`, `engine/settle.py`).
+What sends, takes and settles wait for, the engine knows (`engine/send.py`, `take.py`, `settle.py`).
 
 Requests of the remoting protocol wait likewise, by their codes. The offset that a pull carries is the
 exception: its reply does not wait, since the client sends it again with the next one.
@@ -34,7 +29,7 @@ from whimbrel.model.wire import ADMIN_SERVICE, DEAD_LETTER_SERVICE, MESSAGING_SE
 from whimbrel.rpc.remoting.codes import RequestCode
 from whimbrel.rpc.remoting.handlers import Handle as RemotingHandle
 from whimbrel.rpc.remoting.handlers import RemotingService
-from whimbrel.rpc.server.handlers import Call, Method, ServerStreamMethod, Service, UnaryMethod
+from whimbrel.rpc.server.handlers import Method, ServerStreamMethod, Service, UnaryMethod
 
 __all__ = ["READING", "REMOTING_LEASES", "REMOTING_METADATA", "HeldAnswers"]
 
@@ -104,16 +99,9 @@ SERVING: Final = LEASES | METADATA | {"PullMessage", "GetOffset", "QueryOffset"}
 class HeldAnswers:
     """Wraps the services of an elected leader."""
 
-    def __init__(
-        self, state: LeaderState, *, why_not: Callable[[], str], ordered: Callable[[str], bool]
-    ) -> None:
-        """Take what counts.
-
-        Args:
-            why_not: returns why this leader does not serve yet, "" once it does.
-            ordered: returns whether a group consumes in order.
-        """
-        self.state, self.why_not, self.ordered = state, why_not, ordered
+    def __init__(self, state: LeaderState, *, why_not: Callable[[], str]) -> None:
+        """Take what counts; `why_not` returns why this leader does not serve yet, "" once it does."""
+        self.state, self.why_not = state, why_not
 
     def wrap(self, services: Sequence[Service]) -> list[Service]:
         """Return the services to serve."""
@@ -142,8 +130,6 @@ class HeldAnswers:
         if not isinstance(method, UnaryMethod | ServerStreamMethod):
             return method
         name, handle = method.name, method.handle
-        if name == "ReceiveMessage":
-            return replace(method, handle=lambda call, request: self.receive(handle, call, request))
         if name in METADATA:
             handle = self.holding(handle, self.state.metadata, at_once=True)
         if name in LEASES:
@@ -179,12 +165,3 @@ class HeldAnswers:
             return quorum.hold(answer)
 
         return hold
-
-    def receive(self, handle: Handle, call: Call, request: Any) -> Any:
-        """Receive; what an ordered group takes waits."""
-        answer = handle(call, request)
-        if not self.ordered(request.group.name):
-            return answer
-        if isinstance(answer, Deferred):
-            return self.state.leases.hold_later(answer)
-        return self.state.leases.hold(answer)

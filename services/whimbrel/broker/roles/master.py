@@ -255,7 +255,6 @@ class MasterRole(Role):
         self.consumption.hand_ons.append = letters.hand_on
         self.open_timers(internal)
         self.open_transactions(internal)
-        self.receives.hold()
         held = self.held_answers()
         return services if held is None else held.wrap(services)
 
@@ -291,7 +290,7 @@ class MasterRole(Role):
         """Return what has answers wait for a majority; None where roles are configured."""
         if self.state is None:
             return None
-        return HeldAnswers(self.state, why_not=self.not_serving, ordered=self.consumes_in_order)
+        return HeldAnswers(self.state, why_not=self.not_serving)
 
     def open_upkeep(self) -> None:
         """Take what members say of themselves, and watch what retention does."""
@@ -353,11 +352,6 @@ class MasterRole(Role):
             self.sharing.replace(metadata.shared_topics)
         if metadata.delay_offsets is not None:
             context.delays.replace(metadata.delay_offsets)
-
-    def consumes_in_order(self, group: str) -> bool:
-        """Tell whether a group consumes in order."""
-        config = self.context.groups.get(group)
-        return config is not None and config.fifo
 
     def about_to_lead(self) -> str:
         """Return why an elected leader does not serve consumers and operators yet; "" once it does."""
@@ -519,7 +513,7 @@ class MasterRole(Role):
     def begin(self) -> None:
         """Start to lead when the group allows it."""
         if self.state is None:
-            holding = self.loop.call_later(HOLD_S, self.receives.release)
+            holding = self.loop.call_later(HOLD_S, self.takes.serve)
             self.begun.callback(holding.cancel)
         self.begun.callback(self.leadership.stop)
         self.leadership.begin(self.loop.time())
@@ -699,7 +693,7 @@ class MasterRole(Role):
                 self.lease_streams.tell_begun()
             self.lease_streams.push()
             if self.state is None:
-                self.receives.release()
+                self.takes.serve()
         refusal = self.leadership.refusal
         if refusal == self.appender.refusal:
             return
@@ -732,7 +726,7 @@ class MasterRole(Role):
         if self.tables_taken:
             self.tables_taken = False
             adopt_topics(self.context.topics, self.store)
-        self.receives.release()
+        self.takes.serve()
 
     # Views
 

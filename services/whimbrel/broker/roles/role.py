@@ -42,6 +42,8 @@ from whimbrel.broker.engine.read import Reads
 from whimbrel.broker.engine.send import Majority, Sends
 from whimbrel.broker.engine.settle import Settles
 from whimbrel.broker.engine.splitting import ReadSplitting
+from whimbrel.broker.engine.take import Takes
+from whimbrel.broker.engine.waiting import Waiting
 from whimbrel.broker.metrics import families_of, labels_of, serve_families
 from whimbrel.broker.options import BrokerOptions
 from whimbrel.broker.produce.appender import Appender, ReadOnlyAppender
@@ -183,8 +185,8 @@ class Role(ABC):
         if self.serving:
             self.serving = False
             self.end_writing(reason, unconfirmed)
-            self.receives.release()
-            self.reads.close(reason)
+            self.takes.serve()
+            self.polls.close(reason)
             self.consumption.close()
             self.bulk.close(reason)
             self.cuts.close(reason)
@@ -300,9 +302,15 @@ class Role(ABC):
     def open_consumption(self) -> None:
         """Load the lease state, and take over offsets that RocketMQ's file knows better."""
         policies = Policies(self.context.groups, may_order=self.may_order)
+        machine, loop = self.machine, self.loop
+        self.polls = Waiting(
+            clock=lambda: int(machine.monotonic() * 1000), soon=loop.call_soon, later=loop.call_later
+        )
+        self.store.on_arrival = self.arrived
         self.consumption = GroupConsumption(
             self.store,
-            LeaseJournal(self.root, file_bytes=self.options.lease_file_size, machine=self.machine),
+            LeaseJournal(self.root, file_bytes=self.options.lease_file_size, machine=machine),
+            self.polls,
             broker_name=self.options.name,
             broker_id=self.options.id,
             now_ms=self.machine.wall_ms,
@@ -385,17 +393,19 @@ class Role(ABC):
             not_serving=self.not_serving,
         )
         self.reads = self.make_reads()
-        self.consumption.receiving.left_out = self.reads.left_out
-        self.receives = ReceiveService(
+        self.takes = Takes(
             topics,
             self.creation,
             self.consumption,
-            clock=self.machine.wall_ms,
-            priority_order_asc=options.priority_order_asc,
-            lane_messages=store.lane_messages,
+            self.polls,
+            now_ms=self.machine.wall_ms,
+            serves=not master,
+            members=context.remoting_clients,
+            pulled=self.reads.pulled,
+            greatest_first=options.priority_order_asc,
+            delivered=None if context.counted is None else context.counted.took,
+            majority=self.leases_majority,
         )
-        if context.counted is not None:
-            self.receives.on_delivered = context.counted.took
         self.bulk = BulkService(
             topics,
             store,
@@ -463,35 +473,28 @@ class Role(ABC):
 
     def make_reads(self) -> Reads:
         """Make what decides reads, and have those that wait told of new messages and of resets."""
-        context, options, machine = self.context, self.options, self.machine
+        context, options = self.context, self.options
         self.client_positions = ClientPositions(
             self.consumption.positions,
-            monotonic=machine.monotonic,
-            wake=lambda topic, queue_id: self.reads.waiting.arrived(topic, queue_id),
+            monotonic=self.machine.monotonic,
+            wake=self.polls.arrived,
         )
-        reads = Reads(
+        return Reads(
             context.topics,
             self.creation,
             context.remoting_clients,
             self.client_positions,
             self.store,
             ReadSplitting(enabled=options.slave_read_enable, written=self.log_end),
+            self.polls,
             follows=self.NAME == "slave",
-            clock=lambda: int(machine.monotonic() * 1000),
-            soon=self.loop.call_soon,
-            later=self.loop.call_later,
-            polls=self.consumption.room,
             pulled=None if options.share_pulled_queues else PulledQueues(),
             delivered=None if context.counted is None else context.counted.took,
         )
-        receives, waiting = self.consumption.wakeups, reads.waiting
 
-        def arrived(topic: str, queue_id: int, offset: int, tags_code: int) -> None:
-            receives.on_arrival(topic, queue_id, offset, tags_code)
-            waiting.arrived(topic, queue_id)
-
-        self.store.on_arrival = arrived
-        return reads
+    def arrived(self, topic: str, queue_id: int, offset: int, tags_code: int) -> None:
+        """Have those who wait for a message look at it."""
+        self.polls.arrived(topic, queue_id)
 
     def make_remoting(self) -> RemotingService:
         """Make what is served by the remoting protocol, over the same parts."""
@@ -541,7 +544,12 @@ class Role(ABC):
         return messaging_service(
             routes=routes,
             sends=self.send_calls(),
-            receives=self.receives,
+            receives=ReceiveService(
+                self.takes,
+                self.consumption,
+                clock=self.machine.wall_ms,
+                lane_messages=self.store.lane_messages,
+            ),
             settles=SettleService(self.settles),
             pulls=PullService(self.reads, self.store.lane_messages),
             sessions=context.sessions,
@@ -675,7 +683,6 @@ class Role(ABC):
         self.page.broker_beat_ns, self.page.writable = self.machine.monotonic_ns(), self.writable
         self.confirmed.beat()
         self.consumption.lease_store.beat()
-        self.receives.expire_held(self.machine.monotonic(), BEAT_S)
 
     def sweep(self) -> None:
         """Let go of clients that are gone, and of state that nobody uses."""

@@ -39,8 +39,8 @@ class Rig:
         self.groups = GroupTable(root / "config", auto_create=False, clock=lambda: NOW)
         clock = FakeClock()
         self.consumption = GroupConsumption(
-            self.store, FakeJournal(), broker_name="a", broker_id=0, now_ms=lambda: clock.now,
-            schedule=clock.schedule, client_alive=lambda *_: False,
+            self.store, FakeJournal(), clock.waiting(), broker_name="a", broker_id=0,
+            now_ms=lambda: clock.now, schedule=clock.schedule, client_alive=lambda *_: False,
         )  # fmt: skip
         self.consumption.open()
         self.waiting = (0, 0)

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from support.broker.consumption import FakeClock, FakeJournal
+from support.broker.consumption import FakeClock, FakeJournal, take_of
 from support.engine.reads import make_reads
 from support.store.stores import NOW, OPTIONS, make_draft, open_master
 from whimbrel.broker.api.pulls import PullService
@@ -26,6 +26,7 @@ from whimbrel.broker.consume.group_consumption import GroupConsumption
 from whimbrel.broker.consume.plan import ReceiveRequest
 from whimbrel.broker.engine.send import Sends
 from whimbrel.broker.engine.settle import Settles
+from whimbrel.broker.engine.take import Takes
 from whimbrel.broker.tables.clients import Clients
 from whimbrel.broker.tables.group_creation import GroupCreation
 from whimbrel.broker.tables.groups import GroupTable
@@ -95,9 +96,11 @@ class Front:
         self.groups = GroupTable(root, auto_create=True, clock=clock)
         self.groups.add(GroupConfig(name="g"))
         self.clients = Clients()
+        waiting = self.clock.waiting()
         self.consumption = GroupConsumption(
             self.store,
             FakeJournal(),
+            waiting,
             broker_name="b",
             broker_id=0,
             now_ms=clock,
@@ -105,13 +108,14 @@ class Front:
             client_alive=lambda group, client: True,
         )
         self.consumption.open()
+        creation = GroupCreation(self.topics, self.groups, master=True, clock=lambda: 0.0)
+        self.takes = Takes(self.topics, creation, self.consumption, waiting, now_ms=clock)
         self.handle = self.receive()
         appender: Any = StoreAppender(self.store)
         host = pack_host("127.0.0.1", 1)
-        creation = GroupCreation(self.topics, self.groups, master=True, clock=lambda: 0.0)
         engine = Sends(self.topics, creation, appender, cluster="C", store_host=host, clock=clock)
         sends = SendService(engine, clock)
-        receives = ReceiveService(self.topics, creation, self.consumption, clock=clock)
+        receives = ReceiveService(self.takes, self.consumption, clock=clock)
         settles = SettleService(Settles(self.consumption, self.groups.get))
         pulls = PullService(make_reads(self.store, creation), self.store.lane_messages)
         sessions = SessionService(
@@ -161,9 +165,8 @@ class Front:
             group="g", topic="topic", queue_ids=range(1), filter=compile_filter("tag", "*"), batch=1,
             invisible_ms=None, client_id="c",
         )  # fmt: skip
-        held = self.consumption.receiving.receive(request, poll_ms=0)
-        assert isinstance(held, list)
-        return held[0].handle
+        held: Any = self.takes.take(take_of(request), lambda take, found: list(found))
+        return str(held[0].handle)
 
     def call(self, name: str, request: Any, headers: dict[str, str] | None = None) -> int:
         """Return the code of the answer; an error of another kind than ours passes through."""

@@ -1,6 +1,6 @@
 """Group consumption over a store, a journal and a clock in memory."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import pytest
 
@@ -9,7 +9,9 @@ from whimbrel.broker.cluster.lease_sync import LeaseExchange
 from whimbrel.broker.consume.filters import compile_filter
 from whimbrel.broker.consume.lease_codec import EntryEncoder
 from whimbrel.broker.consume.leases import UNSURE_MS
+from whimbrel.broker.consume.plan import Delivered
 from whimbrel.broker.consume.receipts import ReceiptHandle
+from whimbrel.broker.engine.take import Take
 from whimbrel.deferred import Deferred
 from whimbrel.errors import (
     CorruptRecord,
@@ -284,7 +286,7 @@ def test_parked_poll_ends_empty_at_its_time(rig: Rig) -> None:
     assert not poll.done
     rig.clock.advance(1)
     assert poll.result == []
-    assert rig.consumption.parked == 0
+    assert rig.parked == 0
 
 
 def test_cancelled_poll_takes_nothing(rig: Rig) -> None:
@@ -323,33 +325,23 @@ def test_released_message_comes_at_once_and_counts_as_new(rig: Rig) -> None:
     rig.store.put("t", 0)
     [one] = rig.take()
     poll = rig.park()
-    rig.consumption.receiving.release_undelivered([one.handle])
+    rig.takes.take_back([one.handle])
     rig.clock.advance(0)
     assert attempts(poll.result) == [1]
 
 
+def offsets_of(take: Take, found: Sequence[Delivered]) -> list[int]:
+    return offsets(list(found))
+
+
 def test_reply_makes_the_answer_at_once_and_later(rig: Rig) -> None:
     rig.store.put("t", 0)
-    assert rig.consumption.receiving.receive(rig.request(), poll_ms=0, reply=offsets) == [0]
-    poll = rig.consumption.receiving.receive(rig.request(), poll_ms=20_000, reply=offsets)
+    assert rig.receive(offsets_of, 0) == [0]
+    poll = rig.receive(offsets_of, 20_000)
     assert isinstance(poll, Deferred)
     rig.store.put("t", 0)
     rig.clock.advance(0)
     assert poll.result == [1]
-
-
-def test_parked_poll_completes_the_deferred_that_it_was_given(rig: Rig) -> None:
-    deferred: Deferred[list[int]] = Deferred()
-    poll = rig.consumption.receiving.receive(rig.request(), poll_ms=20_000, reply=offsets, deferred=deferred)
-    assert poll is deferred
-    rig.store.put("t", 0)
-    rig.clock.advance(0)
-    assert deferred.result == [0]
-    gone: Deferred[list[int]] = Deferred()
-    rig.consumption.receiving.receive(rig.request(), poll_ms=20_000, reply=offsets, deferred=gone)
-    assert rig.consumption.parked == 1
-    gone.cancel()
-    assert rig.consumption.parked == 0
 
 
 def test_messages_whose_call_was_answered_otherwise_are_released(rig: Rig) -> None:
@@ -361,10 +353,10 @@ def test_messages_whose_call_was_answered_otherwise_are_released(rig: Rig) -> No
 
 
 def test_answer_that_cannot_be_encoded_is_a_corrupt_record(rig: Rig) -> None:
-    def refuse(found: object) -> None:
+    def refuse(take: Take, found: object) -> None:
         raise ValueError("surrogates")
 
-    received = rig.consumption.receiving.receive(rig.request(), poll_ms=20_000, reply=refuse)
+    received = rig.receive(refuse, 20_000)
     rig.store.put("t", 0)
     rig.clock.advance(0)
     assert isinstance(received, Deferred) and isinstance(received.error, CorruptRecord)
@@ -373,7 +365,7 @@ def test_answer_that_cannot_be_encoded_is_a_corrupt_record(rig: Rig) -> None:
 
 def test_closing_answers_all_polls(rig: Rig) -> None:
     poll = rig.park()
-    rig.consumption.close()
+    rig.waiting.close("the broker stops")
     assert poll.result == []
 
 
@@ -677,7 +669,7 @@ def test_a_journal_with_an_offset_that_no_queue_can_have_is_read(rig: Rig) -> No
 def pair() -> tuple[Rig, Rig]:
     master = Rig()
     slave = Rig(clock=master.clock, store=master.store, broker_id=1, follows=True)
-    master.store.arrivals = [master.consumption.wakeups.on_arrival, slave.consumption.wakeups.on_arrival]
+    master.store.arrivals = [master.arrived, slave.arrived]
     return master, slave
 
 

@@ -79,7 +79,7 @@ def test_what_is_held_open_or_waited_for_does_not_rest(rig: Rig) -> None:
     idle(rig)
     assert at_work(rig) == 1  # held
     rig.ack(second)
-    rig.consumption.receiving.release_undelivered([first.handle])
+    rig.takes.take_back([first.handle])
     idle(rig)
     assert at_work(rig) == 1  # open
     rig = Rig()

@@ -271,7 +271,7 @@ def test_a_read_that_waits_ends_with_the_role(tmp_path: Path) -> None:
         await fill(lines, "x")
         waits = lines.start("PULL normal g 0 1 wait=15000")
         await lines.ask("PULL normal g 0 0")
-        lines.broker.role.reads.close("another member leads")
+        lines.broker.role.polls.close("another member leads")
         assert await lines.answer(waits) == "OK 1"
 
     talk(tmp_path, body)

@@ -11,6 +11,7 @@ from support.remoting.handlers import FakePeer
 from support.remoting.tables import Broker
 from support.store.stores import NOW
 from whimbrel.broker.api.table_changes import TableChanges
+from whimbrel.broker.engine.waiting import Waiting
 from whimbrel.broker.remoting.pulls import Pulls
 from whimbrel.broker.remoting.resets import RemotingResets
 from whimbrel.broker.tables.group_creation import GroupCreation
@@ -24,13 +25,14 @@ class Rig(Broker):
     def __init__(self, root: Path, *, master: bool = True) -> None:
         super().__init__(root, master=master)
         self.soon: list[Any] = []
+        waiting = Waiting(clock=lambda: 0, soon=self.soon.append, later=lambda seconds, callback: None)
         reads = make_reads(
             self.store,
             GroupCreation(self.topics, self.groups, master=master, clock=lambda: 0.0),
             members=self.clients,
             positions=self.positions,
             follows=not master,
-            soon=self.soon.append,
+            waiting=waiting,
         )
         pulls = Pulls(reads, lambda *, found: None)
         resets = RemotingResets(

@@ -13,7 +13,6 @@ from whimbrel.deferred import Deferred
 from whimbrel.errors import AlreadyExists, NotReady
 from whimbrel.model.group_record import GroupRecord
 from whimbrel.model.wire import ADMIN_SERVICE, MESSAGING_SERVICE
-from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as v2
 from whimbrel.pb.apache.rocketmq.v2 import service_pb2 as messaging
 from whimbrel.rpc.remoting.codes import RequestCode as R
 from whimbrel.rpc.server.handlers import Call, ServerStreamMethod, Service, UnaryMethod
@@ -33,9 +32,9 @@ class Rig:
             on_change=lambda: None,
         )  # fmt: skip
         self.state.begin()
-        self.held = HeldAnswers(self.state, why_not=lambda: self.why, ordered=lambda group: group == "fifo")
+        self.held = HeldAnswers(self.state, why_not=lambda: self.why)
 
-    def ask(self, name: str, service: str = MESSAGING_SERVICE, request: Any = None) -> Any:
+    def ask(self, name: str, service: str = MESSAGING_SERVICE) -> Any:
         def handle(call: Call, request: Any) -> Any:
             if isinstance(self.answer, Exception):
                 raise self.answer
@@ -44,7 +43,7 @@ class Rig:
         kind = ServerStreamMethod if name in ("ReceiveMessage", "PullMessage") else UnaryMethod
         method = kind(name, messaging.AckMessageRequest, handle, lambda call, error: [error])
         (wrapped,) = self.held.wrap([Service(service, (method,))])
-        return wrapped.methods[0].handle(Call(name, "", {}, None), request)  # type: ignore[union-attr]
+        return wrapped.methods[0].handle(Call(name, "", {}, None), None)  # type: ignore[union-attr]
 
     def waits_for(self, name: str, service: str = MESSAGING_SERVICE) -> set[str]:
         """Return of what a majority must have stored for the answer to leave."""
@@ -74,15 +73,6 @@ def test_positions_go_with_what_is_deleted(tmp_path: Path, name: str) -> None:
 @pytest.mark.parametrize("name", ["Heartbeat", "QueryRoute", "GetOffset", "QueryOffset", "PullMessage"])
 def test_what_changes_nothing_does_not_wait(tmp_path: Path, name: str) -> None:
     assert Rig(tmp_path).waits_for(name) == set()
-
-
-def test_only_ordered_receives_wait(tmp_path: Path) -> None:
-    rig = Rig(tmp_path)
-    plain, ordered = (
-        messaging.ReceiveMessageRequest(group=v2.Resource(name=name)) for name in ("plain", "fifo")
-    )
-    assert rig.ask("ReceiveMessage", request=plain) == "answer"
-    assert isinstance(rig.ask("ReceiveMessage", request=ordered), Deferred)
 
 
 def test_who_asks_before_the_leader_serves_is_held(tmp_path: Path) -> None:
