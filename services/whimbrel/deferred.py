@@ -54,11 +54,16 @@ class Deferred(Generic[R]):
             self.waker()
         return True
 
-    def settle_as(self, other: "Deferred[R]") -> bool:
-        """Complete or fail as another one that is done; returns as `complete`."""
-        if other.error is not None:
-            return self.fail(other.error)
-        return self.complete(cast(R, other.result))
+    def settle(self, result: R, error: Exception | None) -> None:
+        """Fail where there is an error, else complete."""
+        if error is None:
+            self.complete(result)
+        else:
+            self.fail(error)
+
+    def settle_as(self, other: "Deferred[R]") -> None:
+        """Complete or fail as another one that is done."""
+        self.settle(cast(R, other.result), other.error)
 
     def follow(self, other: "Deferred[R]") -> None:
         """Be settled as another one once that is done; whoever leaves this one leaves that one."""

@@ -26,6 +26,7 @@ from whimbrel.broker.consume.group_consumption import GroupConsumption
 from whimbrel.broker.consume.lease_journal import LeaseJournal
 from whimbrel.broker.consume.plan import HandOn, ReceiveRequest
 from whimbrel.broker.consume.policy import UnorderedPolicy
+from whimbrel.broker.engine.settle import Changed, Settles
 from whimbrel.broker.produce.appender import Appender, Durability
 from whimbrel.broker.produce.dead_letters import DeadLetters
 from whimbrel.broker.produce.internal_append import InternalAppender
@@ -58,9 +59,9 @@ TRACED = tuple(
         "broker/consume/hand_ons",
         "broker/consume/handles",
         "broker/consume/receiving",
-        "broker/consume/settling",
         "broker/consume/lease_journal",
         "broker/consume/lease_store",
+        "broker/engine/settle",
         "broker/produce/appender",
         "broker/produce/dead_letters",
         "broker/produce/internal_append",
@@ -112,6 +113,7 @@ class HandingOn:
         )
         self.consumption.open()
         self.takes = takes_over(self.consumption, waiting, self.now_ms)
+        self.settles = Settles(self.consumption, {GROUP: CONFIG}.get)
         self.reported = asyncio.Event()
 
     def now_ms(self) -> int:
@@ -146,9 +148,10 @@ class HandingOn:
             assert isinstance(delivered, list)
             for one in delivered:
                 if fails(one.message.queue_offset):
-                    self.consumption.settling.change_invisible(GROUP, TOPIC, one.handle, 0)
+                    changed = self.settles.change(GROUP, TOPIC, one.handle, 0, suspend=False)
+                    assert isinstance(changed, Changed) and changed.error is None
                 else:
-                    assert self.consumption.settling.ack_batch(GROUP, TOPIC, [one.handle]) == [None]
+                    assert self.settles.acknowledge(GROUP, TOPIC, [one.handle]) == [None]
             if delivered and dice.random() < 0.5:
                 await asyncio.sleep(0)
             elif not delivered and self.internal.in_flight:

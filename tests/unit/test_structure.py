@@ -27,6 +27,13 @@ CALLERS = {
     "Send": {"broker/api/send.py", "broker/remoting/sends.py"},
     "Read": {"broker/api/pulls.py", "broker/remoting/pulls.py"},
     "Take": {"broker/api/receive.py"},
+    "Settles": {"broker/roles/role.py"},
+    "SettleService": {"broker/roles/role.py"},
+    "settle_packed": {"broker/lane/acks.py"},
+    # makes dead letters: of what is given up, and of what is used up
+    "dead_letter": {"broker/engine/settle.py", "broker/consume/dead_letters.py"},
+    # ends or moves leases without a consumer's call
+    "LeaseUpkeep": {"broker/consume/group_consumption.py"},
     # scans queue entries and records for consumers: reads, and the planning of receives
     "Scan": {"broker/engine/read_forms.py", "broker/consume/delivery_planner.py"},
     "RecordRuns": {"broker/engine/read_forms.py", "broker/engine/frames.py"},
@@ -51,12 +58,13 @@ def sources(*folders: str) -> Iterator[tuple[str, ast.Module]]:
 
 
 def makers(name: str) -> set[str]:
-    """Return the files of the broker that call a class."""
+    """Return the files of the broker that call a class, a function or a method."""
     return {
         path
         for path, tree in sources("broker")
         for node in ast.walk(tree)
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == name
+        if isinstance(node, ast.Call)
+        and name in (getattr(node.func, "id", ""), getattr(node.func, "attr", ""))
     }
 
 

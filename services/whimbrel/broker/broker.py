@@ -339,7 +339,7 @@ class Broker:
     def release_client(self, client_id: str, group: str | None) -> None:
         """Give back what a client that has gone holds, of one group or of all."""
         if self.role is not None:
-            self.role.consumption.settling.release_client(client_id, group)
+            self.role.consumption.upkeep.release_client(client_id, group)
 
     def announce(self) -> None:
         """Log that the broker serves, and tell whoever started it."""

@@ -7,6 +7,7 @@ from typing import Any
 from whimbrel.broker.consume.filters import compile_filter
 from whimbrel.broker.consume.group_consumption import GroupConsumption
 from whimbrel.broker.consume.plan import Delivered, ReceiveRequest
+from whimbrel.broker.engine.settle import Changed, Settles
 from whimbrel.broker.engine.take import Take, TakeRules, Takes
 from whimbrel.broker.engine.waiting import POLLS, Waiting
 from whimbrel.deferred import Deferred
@@ -199,6 +200,7 @@ class Rig:
             **self.options,
         )
         self.consumption.open()
+        self.settles = Settles(self.consumption, lambda group: None)
         self.takes = takes_over(self.consumption, self.waiting, now_ms)
         self.store.arrivals = [self.arrived]
 
@@ -231,8 +233,28 @@ class Rig:
         assert isinstance(answer, Deferred)
         return answer
 
-    def ack(self, *delivered: Delivered) -> list[InvalidReceiptHandle | None]:
-        return self.consumption.settling.ack_batch("g", "t", [one.handle for one in delivered])
+    def ack(
+        self, *delivered: Delivered, group: str = "g", topic: str = "t"
+    ) -> list[InvalidReceiptHandle | None]:
+        return self.ack_handles(*(one.handle for one in delivered), group=group, topic=topic)
+
+    def ack_handles(
+        self, *handles: str, group: str = "g", topic: str = "t"
+    ) -> list[InvalidReceiptHandle | None]:
+        answer = self.settles.acknowledge(group, topic, handles)
+        assert isinstance(answer, list)
+        return answer
+
+    def change(
+        self, handle: str, invisible_ms: int, *, suspend: bool = False, group: str = "g", topic: str = "t"
+    ) -> str:
+        """Return the new handle, or raise what is wrong."""
+        answer = self.settles.change(group, topic, handle, invisible_ms, suspend=suspend)
+        assert isinstance(answer, Changed)
+        if answer.error is not None:
+            assert answer.handle == handle
+            raise answer.error
+        return answer.handle
 
 
 def delivered(take: Take, messages: Sequence[Delivered]) -> list[Delivered]:

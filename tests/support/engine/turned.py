@@ -15,7 +15,6 @@ from typing import Any, TypeVar
 from support.engine.in_process import InProcess, in_process
 from support.remoting.handlers import NOW
 from support.store.stores import StoppedClock, make_draft
-from whimbrel.model.wire import MESSAGING_SERVICE
 from whimbrel.rpc.server.handlers import ServerStreamMethod
 
 __all__ = ["TurnedClock", "TurnedLoop", "TurnedMaster", "run_on_turned_loop", "turned_master"]
@@ -68,13 +67,9 @@ class TurnedMaster:
 
     def stream(self, name: str) -> ServerStreamMethod:
         """Return a method of many answers."""
-        return next(
-            each
-            for service in self.broker.broker.services
-            if service.name == MESSAGING_SERVICE
-            for each in service.methods
-            if isinstance(each, ServerStreamMethod) and each.name == name
-        )
+        method = self.broker.method(name)
+        assert isinstance(method, ServerStreamMethod)
+        return method
 
     async def turn(self) -> None:
         """Let the loop do what is due."""

@@ -25,12 +25,14 @@ from support.store.stores import NOW, StoppedClock
 from whimbrel.broker.api.pulls import PullService
 from whimbrel.broker.api.receive import ReceiveService
 from whimbrel.broker.api.send import SendService
+from whimbrel.broker.api.settle import SettleService
 from whimbrel.broker.cluster.state_quorum import StateQuorum
 from whimbrel.broker.consume.group_consumption import GroupConsumption
 from whimbrel.broker.consume.leases import LeaseTable
 from whimbrel.broker.consume.policies import Policies
 from whimbrel.broker.counted import MESSAGE_BYTES, Counted
 from whimbrel.broker.engine.send import Sends
+from whimbrel.broker.engine.settle import Settles
 from whimbrel.broker.engine.splitting import ReadSplitting
 from whimbrel.broker.engine.take import Takes
 from whimbrel.broker.lane.acks import LaneAcks
@@ -196,6 +198,8 @@ class Side:
             clock=self.appender.loop.time,
             timeout_s=3.0,
         )
+        majority = self.quorum if self.acks_wait else None
+        self.settles = Settles(self.consumption, self.groups.get, majority=majority)
         self.by_lane: BrokerLane | None = None
         if self.lane is not None:
             self.by_lane = BrokerLane(
@@ -204,11 +208,11 @@ class Side:
                 self.engine,
                 self.appender,
                 self.clients,
-                LaneAcks(self.consumption.settling),
+                LaneAcks(self.settles),
                 broker_name="b",
                 size_bounds=MESSAGE_BYTES,
                 on_calls=self.counted.calls.observe_many,
-                acks_wait_for=self.quorum if self.acks_wait else None,
+                acks_wait_for=majority,
                 not_serving=lambda: self.not_serving,
             )
         for topic in self.topics.rows.values():
@@ -303,13 +307,7 @@ class Side:
             failing_with(messaging.HeartbeatResponse),
         )
 
-        def held(handle: Callable[[Call, Any], Any]) -> Callable[[Call, Any], Any]:
-            """As `HeldAnswers` does."""
-            if not self.acks_wait:
-                return handle
-            return lambda call, request: self.quorum.hold(handle(call, request))
-
-        receives = self.receives
+        receives, settles = self.receives, SettleService(self.settles)
         streams = (
             ServerStreamMethod(
                 "ReceiveMessage",
@@ -328,12 +326,12 @@ class Side:
             UnaryMethod(
                 name,
                 getattr(messaging, f"{name}Request"),
-                known(held(handle)),
+                known(handle),
                 failing_with(getattr(messaging, f"{name}Response")),
             )
             for name, handle in (
-                ("AckMessage", receives.acknowledge),
-                ("ChangeInvisibleDuration", receives.change_invisible),
+                ("AckMessage", settles.acknowledge),
+                ("ChangeInvisibleDuration", settles.change_invisible),
             )
         ]
         return Service(SERVICE, (sends, heartbeat, *streams, *unary))

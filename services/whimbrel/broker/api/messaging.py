@@ -12,6 +12,7 @@ from whimbrel.broker.api.receive import ReceiveService
 from whimbrel.broker.api.route import RouteService
 from whimbrel.broker.api.send import SendService
 from whimbrel.broker.api.session import SessionService
+from whimbrel.broker.api.settle import SettleService
 from whimbrel.broker.tables.clients import Clients
 from whimbrel.errors import NotMaster
 from whimbrel.model.wire import CLIENT_ID_HEADER, LEADER_TRAILER, MESSAGING_SERVICE
@@ -70,6 +71,7 @@ def messaging_service(
     routes: RouteService,
     sends: SendService,
     receives: ReceiveService,
+    settles: SettleService,
     pulls: PullService,
     sessions: SessionService,
     clients: Clients,
@@ -81,9 +83,9 @@ def messaging_service(
     """Return the service for the transport.
 
     Args:
-        routes, sends, receives, pulls, sessions: handle their calls.
+        routes, sends, receives, settles, pulls, sessions: handle their calls.
         clients: the known clients.
-        special: the calls about messages that are not plain ones, by name.
+        special: by name, calls about messages that are not plain ones, and those that this broker refuses.
         clock: seconds of the monotonic clock.
         leader: where the group's leader serves, `host:port`; "" where nobody knows, or this broker leads.
         call_lane: takes plain sends and acknowledgements.
@@ -102,8 +104,9 @@ def messaging_service(
         "QueryAssignment": routes.query_assignment,
         "Heartbeat": sessions.heartbeat,
         "NotifyClientTermination": sessions.terminate,
-        "AckMessage": receives.acknowledge,
-        "ChangeInvisibleDuration": receives.change_invisible,
+        "AckMessage": settles.acknowledge,
+        "ChangeInvisibleDuration": settles.change_invisible,
+        "ForwardMessageToDeadLetterQueue": settles.forward,
         "UpdateOffset": receives.update_offset,
         "GetOffset": receives.get_offset,
         "QueryOffset": receives.query_offset,

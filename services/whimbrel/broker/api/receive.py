@@ -1,4 +1,4 @@
-"""The calls of consumers: receive, acknowledge, change the invisible time, and the offset calls.
+"""The calls of consumers: receive, and the offset calls.
 
 What is checked of a receive, and in which order, says `V2_TAKES`, as RocketMQ's proxy does. A stream answer
 is complete when it is written:
@@ -15,7 +15,6 @@ from typing import Any, Final, Literal
 from whimbrel.broker.api.message_codec import timestamp
 from whimbrel.broker.api.message_frames import message_frames, milliseconds, poll_ms
 from whimbrel.broker.api.pulls import V2_READS
-from whimbrel.broker.api.response_bytes import ack_answer
 from whimbrel.broker.consume.group_consumption import GroupConsumption
 from whimbrel.broker.consume.plan import Delivered
 from whimbrel.broker.engine import consuming, take_checks
@@ -23,15 +22,15 @@ from whimbrel.broker.engine.consuming import group_of
 from whimbrel.broker.engine.read_checks import queue_of
 from whimbrel.broker.engine.take import Take, TakeRules, Takes
 from whimbrel.broker.engine.waiting import POLLS
-from whimbrel.errors import BadRequest, WhimbrelError
-from whimbrel.model.limits import ACK_ENTRIES_MAX, RECEIVE_BATCH_MAX
-from whimbrel.model.names import check_group, check_invisible_ms, check_topic
+from whimbrel.errors import BadRequest
+from whimbrel.model.limits import RECEIVE_BATCH_MAX
+from whimbrel.model.names import check_group, check_topic
 from whimbrel.model.topic import TopicConfig
 from whimbrel.model.wire import CLIENT_ID_HEADER
 from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as v2
 from whimbrel.pb.apache.rocketmq.v2 import service_pb2 as messaging
 from whimbrel.rpc.server.handlers import Call
-from whimbrel.rpc.server.responses import OK, common_status, namespace_of, status_of
+from whimbrel.rpc.server.responses import OK, namespace_of, status_of
 from whimbrel.store.lane_messages import LaneMessages
 
 __all__ = ["V2_TAKES", "ReceiveService"]
@@ -70,8 +69,7 @@ class ReceiveService:
     ) -> None:
         """Take what decides receives, and what the other calls change."""
         self.takes, self.topics, self.creation = takes, takes.topics, takes.creation
-        self.settling, self.positions = consumption.settling, consumption.positions
-        self.clock, self.lane_messages = clock, lane_messages
+        self.positions, self.clock, self.lane_messages = consumption.positions, clock, lane_messages
 
     def receive(self, call: Call, request: messaging.ReceiveMessageRequest) -> Any:
         """Receive messages under a lease, or wait for some."""
@@ -106,45 +104,6 @@ class ReceiveService:
             messaging.ReceiveMessageResponse(status=status_of(error)),
             messaging.ReceiveMessageResponse(delivery_timestamp=timestamp(self.clock())),
         ]
-
-    def acknowledge(self, call: Call, request: messaging.AckMessageRequest) -> Any:
-        """Finish messages; one entry each, in order."""
-        check_topic(request.topic.name)
-        check_group(request.group.name)
-        if not request.entries:
-            raise BadRequest("the request acknowledges nothing")
-        if len(request.entries) > ACK_ENTRIES_MAX:
-            raise BadRequest(
-                f"{len(request.entries)} acknowledgements in a request; at most {ACK_ENTRIES_MAX} are allowed"
-            )
-        entries = [(entry.message_id, entry.receipt_handle) for entry in request.entries]
-        handles = [handle for _, handle in entries]
-        errors = self.settling.ack_batch(request.group.name, request.topic.name, handles)
-        if not any(errors):
-            return ack_answer(entries)
-        statuses = [OK if error is None else status_of(error) for error in errors]
-        response = messaging.AckMessageResponse(status=common_status(statuses))
-        for (message_id, handle), status in zip(entries, statuses, strict=True):
-            response.entries.add(message_id=message_id, receipt_handle=handle, status=status)
-        return response
-
-    def change_invisible(self, call: Call, request: messaging.ChangeInvisibleDurationRequest) -> Any:
-        """Set when a message becomes visible again.
-
-        The answer always carries a handle: clients overwrite theirs with it.
-        """
-        handle = request.receipt_handle
-        try:
-            check_topic(request.topic.name)
-            check_group(request.group.name)
-            invisible_ms = milliseconds(request.invisible_duration)
-            check_invisible_ms(invisible_ms, changed=True)
-            handle = self.settling.change_invisible(
-                request.group.name, request.topic.name, handle, invisible_ms, suspend=request.suspend
-            )
-        except WhimbrelError as error:
-            return messaging.ChangeInvisibleDurationResponse(status=status_of(error), receipt_handle=handle)
-        return messaging.ChangeInvisibleDurationResponse(status=OK, receipt_handle=handle)
 
     def queue(self, queue: v2.MessageQueue) -> tuple[TopicConfig, int]:
         """Return the topic and id of a queue that must be named exactly."""

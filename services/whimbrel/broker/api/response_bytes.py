@@ -10,7 +10,7 @@ them takes two to three times as long. Fields are written in the order of their 
 out unless the field has presence, so that the bytes equal those of the library; tests compare them.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 from hashlib import md5
 from typing import Any
@@ -22,7 +22,7 @@ from whimbrel.model.trace import CONTEXT_PROPERTY
 from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as v2
 from whimbrel.pb.apache.rocketmq.v2 import service_pb2 as messaging
 from whimbrel.rpc.server.handlers import Encoded
-from whimbrel.rpc.server.responses import OK
+from whimbrel.rpc.server.responses import OK, common_status, status_of
 from whimbrel.store.codec import COMPRESSED, StoredMessage
 from whimbrel.store.compression import is_foreign
 
@@ -67,12 +67,21 @@ def send_answer(drafts: Sequence[Any], appended: Sequence[Any]) -> Encoded:
     return Encoded(answer, OK)
 
 
-def ack_answer(entries: Iterable[tuple[str, str]]) -> Encoded:
-    """Return the response to acknowledgements that all succeeded.
+def ack_answer(
+    entries: Sequence[tuple[str, str]], errors: Sequence[Exception | None]
+) -> Encoded | messaging.AckMessageResponse:
+    """Return the response to acknowledgements; by hand where all succeeded.
 
     Args:
         entries: message id and receipt handle of each.
+        errors: what is wrong with each; None: nothing.
     """
+    if any(errors):
+        statuses = [OK if error is None else status_of(error) for error in errors]
+        response = messaging.AckMessageResponse(status=common_status(statuses))
+        for (message_id, handle), status in zip(entries, statuses, strict=True):
+            response.entries.add(message_id=message_id, receipt_handle=handle, status=status)
+        return response
     answer = OK_FIELD
     for message_id, handle in entries:
         entry = OK_FIELD_3

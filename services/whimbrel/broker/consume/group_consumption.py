@@ -1,13 +1,15 @@
 """The consuming half of a broker, in the model's terms: what it is made of, and what concerns all of it.
 
-    acknowledge, change the visible time       `settling.py`      Settling
-    forward to the dead letters                `hand_ons.py`      HandOns
-    positions: read, commit, reset, adopt      `positions.py`     Positions
+    what becomes of leases by themselves       `lease_upkeep.py`      LeaseUpkeep
+    what a receipt handle stands for           `handles.py`           Handles
+    hand on to the dead letters                `hand_ons.py`          HandOns
+    positions: read, commit, reset, adopt      `positions.py`         Positions
     what a receive gets                        `delivery_planner.py`  DeliveryPlanner
 
 Callers use the parts; none of them keeps a second copy of what another one owns. The lease state has one
-owner, `lease_store.py`: it changes once the change is written down. What a handle stands for is decided by
-`handles.py`. Receives wait elsewhere (`engine/waiting.py`); changes that may bring them something wake them.
+owner, `lease_store.py`: it changes once the change is written down. What becomes of messages says whoever was
+given them (`engine/settle.py`). Receives wait elsewhere (`engine/waiting.py`); changes that may bring them
+something wake them.
 
 Everything runs on one thread. Times are epoch milliseconds from the clock handed in; `schedule(at_ms, fn)`
 calls `fn` once on the same thread at that time, or soon (never within the call) when it has passed.
@@ -20,10 +22,10 @@ from whimbrel.broker.consume.delivery_planner import UNORDERED, DeliveryPlanner,
 from whimbrel.broker.consume.hand_ons import HandOnAppend, HandOns
 from whimbrel.broker.consume.handles import Handles
 from whimbrel.broker.consume.lease_store import Journal, LeaseStore
+from whimbrel.broker.consume.lease_upkeep import LeaseUpkeep
 from whimbrel.broker.consume.positions import Positions
 from whimbrel.broker.consume.queue_leases import QueueLeases, WaitAfter
 from whimbrel.broker.consume.retry_topics import Pair, RetryTopics
-from whimbrel.broker.consume.settling import Settling
 from whimbrel.broker.consume.waiters import Waiters
 from whimbrel.model.retry import DEFAULT_POLICY
 from whimbrel.store.scan import RecordSource
@@ -88,14 +90,13 @@ class GroupConsumption:
         self.table = self.lease_store.table
         self.planner = DeliveryPlanner(self.table, store, broker_name, policy_of=policy_of)
         self.retry_topics: dict[Pair, tuple[tuple[str, int], ...]] = {}  # the parts read it
-        handles = Handles(
+        self.handles = Handles(
             store, self.table, self.retry_topics, broker_name=broker_name, follows=follows, exists=exists
         )
         wake = waiting.wake
-        self.hand_ons = HandOns(self.lease_store, handles, append=hand_on, now_ms=now_ms, wake=wake)
-        self.settling = Settling(
+        self.hand_ons = HandOns(self.lease_store, append=hand_on, now_ms=now_ms, wake=wake)
+        self.upkeep = LeaseUpkeep(
             self.lease_store,
-            handles,
             waiting,
             expect=self.expect,
             now_ms=now_ms,
@@ -114,18 +115,18 @@ class GroupConsumption:
         self.table.taken_over()
         while self.to_rest or self.table.uncompared or not self.look_at:
             self.sweep()
-        self.settling.arm_renewals()
+        self.upkeep.arm_renewals()
 
     def close(self) -> None:
         """Have nothing renewed and handed on any more, and close the journal."""
-        self.settling.close()
+        self.upkeep.close()
         self.hand_ons.closed = True
         self.lease_store.close()
 
     def merged(self) -> None:
         """Take note of changes by other brokers."""
         self.waiting.wake_all()
-        self.settling.arm_renewals()
+        self.upkeep.arm_renewals()
 
     def expect(self, group: str, topic: str) -> None:
         """Have a group's receives that wait looked at when its next held message becomes visible."""
@@ -188,7 +189,7 @@ class GroupConsumption:
         if self.follows:
             self.table.uncompared.clear()  # its master's clock counts
         else:
-            self.settling.correct_times()
+            self.upkeep.correct_times()
         since = now - IDLE_MS
         for group, topic in list(islice(self.to_rest, RESTED_AT_ONCE)):
             states = self.to_rest.pop((group, topic))

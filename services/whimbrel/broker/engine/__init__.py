@@ -12,8 +12,8 @@ where it waits. Errors are those of `errors.py`; each front has its codes for th
 one for each verb: a tuple of named checks in their order, and a few members, each read in one place. Nothing
 asks which protocol it is.
 
-**Verbs.** `Sends`, `Reads` and `Takes` are here; the others still stand where they were, in the places named,
-and come with these calls:
+**Verbs.** `Sends`, `Reads`, `Takes` and `Settles` are here; the others still stand where they were, in the
+places named, and come with these calls:
 
     send(Send) -> Sent | Elsewhere                      `send.py`
         Store messages of one topic, in one queue. Elsewhere: another broker owns that queue.
@@ -23,8 +23,8 @@ and come with these calls:
     take(Take, render) -> what is rendered              `take.py`
         Messages for a group, leased to a client: read, filtered, written down, and only then handed out.
         Waits for some, if it is to.
-    settle(Settle) -> list of outcomes                  now `consume/settling.py`
-        End leases: acknowledged, given back for a time, or given up as dead letters.
+    acknowledge, change, forward                        `settle.py`
+        End leases: done, given back for a time, or given up as a dead letter. By receipt handles.
     end(End), recall(Recall)                            now `transactions/`, `timing/`
         Decide a transaction; take a message back that waits for its time.
     change(Change)                                      now `api/table_changes.py`

@@ -262,7 +262,7 @@ class Takes:
                     self.planner.rollback(plan)
                     raise
                 if one.invisible_ms is None and plan.delivered:
-                    self.consumption.settling.arm_renewals()
+                    self.consumption.upkeep.arm_renewals()
             for each in plan.hand_ons:
                 self.hand_ons.begin(each)
             found = plan.delivered

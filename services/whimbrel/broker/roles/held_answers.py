@@ -2,13 +2,12 @@
 
     call ──► not serving yet: NotReady (held by `leader_calls.py`) ──► its handler ──► `StateQuorum.hold`
 
-    waits for leases     AckMessage, ChangeInvisibleDuration, UpdateOffset, ForwardMessageToDeadLetterQueue,
-                         ResetOffsets, ReplayDeadLetters, DropDeadLetters
+    waits for leases     UpdateOffset, ResetOffsets, ReplayDeadLetters, DropDeadLetters
     waits for metadata   CreateTopic, UpdateTopic, CreateGroup, UpdateGroup, DrainBroker, ForgetBroker
     waits for both       DeleteTopic, DeleteGroup: positions go with them
 
 RecallMessage and EndTransaction change the log alone, and wait for its commit (`timing/`, `transactions/`).
-What sends and takes wait for, the engine knows (`engine/send.py`, `engine/take.py`).
+What sends, takes and settles wait for, the engine knows (`engine/send.py`, `take.py`, `settle.py`).
 
 Requests of the remoting protocol wait likewise, by their codes. The offset that a pull carries is the
 exception: its reply does not wait, since the client sends it again with the next one.
@@ -38,10 +37,7 @@ Handle = Callable[[Any, Any], Any]
 
 LEASES: Final = frozenset(
     {
-        "AckMessage",
-        "ChangeInvisibleDuration",
         "UpdateOffset",
-        "ForwardMessageToDeadLetterQueue",
         "ResetOffsets",
         "ReplayDeadLetters",
         "DropDeadLetters",

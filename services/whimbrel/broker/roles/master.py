@@ -13,7 +13,6 @@ from typing import ClassVar
 
 from whimbrel.broker.addresses import ha_address
 from whimbrel.broker.api.admin import ReplicationView, SlaveView
-from whimbrel.broker.api.dead_letters import DeadLetterService
 from whimbrel.broker.api.messaging import Handle
 from whimbrel.broker.api.recall import RecallService
 from whimbrel.broker.api.send import SendService
@@ -275,7 +274,7 @@ class MasterRole(Role):
             levels=len(store.delays_ms),
             sent_back=context.traffic.sent_back,
             majority=self.metadata_majority,
-            not_serving=str if self.state is None else self.not_serving,
+            not_serving=self.not_serving,
         )
         back = SendBackRequests(backs)
         ends = EndTransactions(self.ends, context.remoting_clients, self.ending.ask)
@@ -337,6 +336,7 @@ class MasterRole(Role):
         leases.has_all = lambda: state.begun
         leases.journal.sync_promptly(lambda: context.call_from_thread(state.leases.advance))
         elector.own.state_holders = state.holders
+        self.not_serving = self.about_to_lead
         return state
 
     def take_tables(self, tables: bytes) -> None:
@@ -353,7 +353,7 @@ class MasterRole(Role):
         if metadata.delay_offsets is not None:
             context.delays.replace(metadata.delay_offsets)
 
-    def not_serving(self) -> str:
+    def about_to_lead(self) -> str:
         """Return why an elected leader does not serve consumers and operators yet; "" once it does."""
         leadership = self.leadership
         if leadership.leads and not leadership.holds_for_commit:
@@ -371,12 +371,12 @@ class MasterRole(Role):
             self.sends,
             self.appender,
             self.context.clients,
-            LaneAcks(self.consumption.settling),
+            LaneAcks(self.settles),
             broker_name=self.options.name,
             size_bounds=MESSAGE_BYTES,
             on_calls=None if counted is None else counted.calls.observe_many,
             acks_wait_for=None if self.state is None else self.state.leases,
-            not_serving=str if self.state is None else self.not_serving,
+            not_serving=self.not_serving,
         )
         return self.broker_lane
 
@@ -387,10 +387,8 @@ class MasterRole(Role):
 
     def special_calls(self) -> dict[str, Handle]:
         """Return the handlers of calls about messages that are not plain ones."""
-        letters = DeadLetterService(self.context.groups, self.consumption)
         return {
             "EndTransaction": lambda call, request: self.ending.end(call, request),
-            "ForwardMessageToDeadLetterQueue": letters.forward,
             "RecallMessage": lambda call, request: self.recalls.recall(call, request),
         }
 

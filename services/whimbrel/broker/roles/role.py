@@ -29,6 +29,7 @@ from whimbrel.broker.api.receive import ReceiveService
 from whimbrel.broker.api.replay import ReplayService
 from whimbrel.broker.api.route import RouteService
 from whimbrel.broker.api.send import SendService
+from whimbrel.broker.api.settle import SettleService
 from whimbrel.broker.background import start_task, start_timer
 from whimbrel.broker.cluster.registration import Registration
 from whimbrel.broker.consume.client_positions import ClientPositions
@@ -39,6 +40,7 @@ from whimbrel.broker.consume.pulled_queues import PulledQueues
 from whimbrel.broker.consume.retry_topics import retry_topics
 from whimbrel.broker.engine.read import Reads
 from whimbrel.broker.engine.send import Majority, Sends
+from whimbrel.broker.engine.settle import Settles
 from whimbrel.broker.engine.splitting import ReadSplitting
 from whimbrel.broker.engine.take import Takes
 from whimbrel.broker.engine.waiting import Waiting
@@ -122,6 +124,7 @@ class Role(ABC):
     leases_majority: Majority | None = None  # and until it knows of leases
     sharing: TopicSharing | None = None  # what other brokers have of our topics; a master's
     remoting_parts: RemotingParts | None = None  # set once it serves
+    not_serving: Callable[[], str] = str  # returns why consumers are not served yet, "" once they are
 
     def __init__(self, context: BrokerContext, options: BrokerOptions) -> None:
         """Prepare; nothing is opened."""
@@ -383,6 +386,12 @@ class Role(ABC):
             sharing=self.sharing if options.nameservers else None,
             majority=self.metadata_majority,
         )
+        self.settles = Settles(
+            self.consumption,
+            context.groups.get,
+            majority=self.leases_majority,
+            not_serving=self.not_serving,
+        )
         self.reads = self.make_reads()
         self.takes = Takes(
             topics,
@@ -541,6 +550,7 @@ class Role(ABC):
                 clock=self.machine.wall_ms,
                 lane_messages=self.store.lane_messages,
             ),
+            settles=SettleService(self.settles),
             pulls=PullService(self.reads, self.store.lane_messages),
             sessions=context.sessions,
             clients=context.clients,

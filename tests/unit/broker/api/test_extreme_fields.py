@@ -20,10 +20,12 @@ from whimbrel.broker.api.pulls import PullService
 from whimbrel.broker.api.receive import ReceiveService
 from whimbrel.broker.api.send import SendService
 from whimbrel.broker.api.session import SessionService
+from whimbrel.broker.api.settle import SettleService
 from whimbrel.broker.consume.filters import compile_filter
 from whimbrel.broker.consume.group_consumption import GroupConsumption
 from whimbrel.broker.consume.plan import ReceiveRequest
 from whimbrel.broker.engine.send import Sends
+from whimbrel.broker.engine.settle import Settles
 from whimbrel.broker.engine.take import Takes
 from whimbrel.broker.tables.clients import Clients
 from whimbrel.broker.tables.group_creation import GroupCreation
@@ -114,9 +116,10 @@ class Front:
         engine = Sends(self.topics, creation, appender, cluster="C", store_host=host, clock=clock)
         sends = SendService(engine, clock)
         receives = ReceiveService(self.takes, self.consumption, clock=clock)
+        settles = SettleService(Settles(self.consumption, self.groups.get))
         pulls = PullService(make_reads(self.store, creation), self.store.lane_messages)
         sessions = SessionService(
-            self.clients, self.groups, self.consumption.settling.release_client, clock=lambda: NOW / 1000
+            self.clients, self.groups, self.consumption.upkeep.release_client, clock=lambda: NOW / 1000
         )
         topic, group, queue = v2.Resource(name="topic"), v2.Resource(name="g"), v2.MessageQueue(id=0)
         queue.topic.name = "topic"
@@ -130,11 +133,11 @@ class Front:
                 messaging.ReceiveMessageRequest(group=group, message_queue=queue, auto_renew=True),
             ),
             "acknowledge": (
-                receives.acknowledge,
+                settles.acknowledge,
                 messaging.AckMessageRequest(group=group, topic=topic, entries=[acknowledged]),
             ),
             "change": (
-                receives.change_invisible,
+                settles.change_invisible,
                 messaging.ChangeInvisibleDurationRequest(
                     group=group, topic=topic, receipt_handle=self.handle
                 ),

@@ -21,15 +21,12 @@ from whimbrel.broker.tables.groups import GroupTable
 from whimbrel.broker.tables.topics import TopicTable
 from whimbrel.deferred import Deferred
 from whimbrel.errors import (
-    BadRequest,
     GroupNotFound,
     IllegalInvisibleTime,
-    InvalidReceiptHandle,
     Throttled,
     TopicNotFound,
 )
 from whimbrel.lane import Lane
-from whimbrel.model.limits import ACK_ENTRIES_MAX
 from whimbrel.model.topic import GroupConfig, MessageType, TopicConfig
 from whimbrel.model.wire import SUGGESTION_TRAILER
 from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as v2
@@ -54,19 +51,10 @@ class FakeConsumption:
     lease_store = planner = hand_ons = retry_topics = None
 
     def __init__(self) -> None:
-        self.settling = self.positions = self
-        self.changes: list[int] = []
-        self.errors: list[InvalidReceiptHandle | None] = []
+        self.positions = self
 
     def expect(self, group: str, topic: str) -> None:
         """Nothing is held."""
-
-    def change_invisible(self, group: str, topic: str, handle: str, ms: int, *, suspend: bool) -> str:
-        self.changes.append(ms)
-        return "new"
-
-    def ack_batch(self, group: str, topic: str, handles: list[str]) -> Any:
-        return self.errors
 
 
 class FakeTakes(Takes):
@@ -183,20 +171,6 @@ def test_invisible_time_of_a_receive_is_bounded(rig: Rig, invisible_ms: int) -> 
     assert rig.takes.requests == []
 
 
-@pytest.mark.parametrize("invisible_ms", [-1, 12 * 3600 * 1000 + 1])
-def test_changed_invisible_time_is_bounded(rig: Rig, invisible_ms: int) -> None:
-    request = messaging.ChangeInvisibleDurationRequest(
-        group=v2.Resource(name="g"), topic=v2.Resource(name="t"), receipt_handle="old",
-        invisible_duration=timedelta(milliseconds=invisible_ms),
-    )  # fmt: skip
-    response = rig.service.change_invisible(rig.call(), request)
-    assert (response.status.code, response.receipt_handle) == (v2.ILLEGAL_INVISIBLE_TIME, "old")
-    assert rig.consumption.changes == []
-    request.invisible_duration.CopyFrom(type(request.invisible_duration)(nanos=1_000_000))
-    assert rig.service.change_invisible(rig.call(), request).receipt_handle == "new"
-    assert rig.consumption.changes == [1]
-
-
 POLL: dict[str, Any] = {"long_polling_timeout": timedelta(seconds=15)}
 
 
@@ -273,26 +247,6 @@ def test_early_receives_are_bounded(rig: Rig) -> None:
         rig.receive()
 
 
-def test_acknowledgement_answers_entry_by_entry(rig: Rig) -> None:
-    request = messaging.AckMessageRequest(group=v2.Resource(name="g"), topic=v2.Resource(name="t"))
-    for name in ("a", "b"):
-        request.entries.add(message_id=name, receipt_handle=f"h{name}")
-    cases: tuple[tuple[list[InvalidReceiptHandle | None], int], ...] = (
-        ([None, None], v2.OK),
-        ([None, InvalidReceiptHandle("x")], v2.MULTIPLE_RESULTS),
-        ([InvalidReceiptHandle("x"), InvalidReceiptHandle("x")], v2.INVALID_RECEIPT_HANDLE),
-    )
-    for errors, code in cases:
-        rig.consumption.errors = errors
-        answer = rig.service.acknowledge(rig.call(), request)
-        (response,) = as_messages(messaging.AckMessageResponse, [answer])
-        assert response.status.code == code
-        assert [(entry.message_id, entry.receipt_handle) for entry in response.entries] == [
-            ("a", "ha"),
-            ("b", "hb"),
-        ]
-
-
 @pytest.mark.parametrize(
     ("slave_read", "behind", "broker_id"), [(False, True, 0), (True, False, 0), (True, True, 3)]
 )
@@ -310,17 +264,6 @@ def test_pull_that_lags_behind_memory_is_sent_to_the_slow_readers_broker(
     frames = as_messages(messaging.PullMessageResponse, rig.pulls.pull(call, request))
     assert frames[-1].next_offset == 1
     assert call.trailers == [(SUGGESTION_TRAILER, str(broker_id))]
-
-
-def test_acknowledgements_in_a_request_are_bounded(rig: Rig) -> None:
-    request = messaging.AckMessageRequest(group=v2.Resource(name="g"), topic=v2.Resource(name="t"))
-    for _ in range(ACK_ENTRIES_MAX + 1):
-        request.entries.add()
-    with pytest.raises(BadRequest, match="1025 acknowledgements in a request; at most 1024 are allowed"):
-        rig.service.acknowledge(rig.call(), request)
-    del request.entries[-1]
-    rig.consumption.errors = [InvalidReceiptHandle("no")] * ACK_ENTRIES_MAX
-    assert len(rig.service.acknowledge(rig.call(), request).entries) == ACK_ENTRIES_MAX
 
 
 @pytest.mark.parametrize(

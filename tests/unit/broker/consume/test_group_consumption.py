@@ -106,13 +106,13 @@ def test_messages_that_always_fail_do_not_keep_new_ones_back(rig: Rig) -> None:
     for _ in range(4):
         rig.store.put("t", 0)
     for one in rig.take(batch=2):
-        rig.consumption.settling.change_invisible("g", "t", one.handle, 0)
+        rig.change(one.handle, 0)
     seen = set()
     for _ in range(4):
         taken = rig.take(batch=2)
         seen |= set(offsets(taken))
         for one in taken:
-            rig.consumption.settling.change_invisible("g", "t", one.handle, 0)
+            rig.change(one.handle, 0)
     assert seen == {0, 1, 2, 3}
 
 
@@ -136,7 +136,7 @@ def test_acknowledging_after_the_invisible_time_is_refused(rig: Rig) -> None:
 def test_bad_handles_are_told_apart_from_good_ones_in_a_batch(rig: Rig) -> None:
     rig.store.put("t", 0)
     [one] = rig.take()
-    results = rig.consumption.settling.ack_batch("g", "t", ["junk", one.handle, one.handle + "0"])
+    results = rig.ack_handles("junk", one.handle, one.handle + "0")
     assert isinstance(results[0], InvalidReceiptHandle)
     assert results[1] is None
 
@@ -145,31 +145,31 @@ def test_bad_handles_are_told_apart_from_good_ones_in_a_batch(rig: Rig) -> None:
 def test_handle_of_another_group_or_topic_is_refused(rig: Rig, group: str, topic: str) -> None:
     rig.store.put("t", 0)
     [one] = rig.take()
-    assert isinstance(rig.consumption.settling.ack_batch(group, topic, [one.handle])[0], InvalidReceiptHandle)
+    assert isinstance(rig.ack(one, group=group, topic=topic)[0], InvalidReceiptHandle)
 
 
 def test_changing_the_invisible_time_voids_the_old_handle(rig: Rig) -> None:
     rig.store.put("t", 0)
     [one] = rig.take()
-    handle = rig.consumption.settling.change_invisible("g", "t", one.handle, 20_000)
+    handle = rig.change(one.handle, 20_000)
     assert isinstance(rig.ack(one)[0], InvalidReceiptHandle)
     rig.clock.advance(19_999)
     assert rig.take() == []
-    assert rig.consumption.settling.ack_batch("g", "t", [handle]) == [None]
+    assert rig.ack_handles(handle) == [None]
 
 
 def test_zero_invisible_time_delivers_at_once_with_one_more_attempt(rig: Rig) -> None:
     rig.store.put("t", 0)
     [one] = rig.take()
-    rig.consumption.settling.change_invisible("g", "t", one.handle, 0)
+    rig.change(one.handle, 0)
     assert attempts(rig.take()) == [2]
 
 
 def test_suspended_delivery_does_not_count(rig: Rig) -> None:
     rig.store.put("t", 0)
     [one] = rig.take()
-    handle = rig.consumption.settling.change_invisible("g", "t", one.handle, 5_000, suspend=True)
-    rig.consumption.settling.change_invisible("g", "t", handle, 0, suspend=True)
+    handle = rig.change(one.handle, 5_000, suspend=True)
+    rig.change(handle, 0, suspend=True)
     assert attempts(rig.take()) == [1]
 
 
@@ -274,7 +274,7 @@ def test_parked_poll_is_woken_by_a_refused_message(rig: Rig) -> None:
     rig.store.put("t", 0)
     [one] = rig.take()
     poll = rig.park()
-    handle = rig.consumption.settling.change_invisible("g", "t", one.handle, 1_000)
+    handle = rig.change(one.handle, 1_000)
     rig.clock.advance(1_000)
     assert attempts(poll.result) == [2]
     assert handle
@@ -428,7 +428,7 @@ def test_messages_of_a_client_that_left_go_to_another_within_a_second(rig: Rig) 
     [one] = rig.take(invisible_ms=None)
     poll = rig.park(client_id="d")
     rig.alive.clear()
-    rig.consumption.settling.release_client("c", "g")
+    rig.consumption.upkeep.release_client("c", "g")
     rig.clock.advance(999)
     assert not poll.done
     rig.clock.advance(1)
@@ -439,7 +439,7 @@ def test_messages_of_a_client_that_left_go_to_another_within_a_second(rig: Rig) 
 def test_leaving_ends_no_lease_that_the_client_asked_for(rig: Rig) -> None:
     rig.store.put("t", 0)
     [one] = rig.take(invisible_ms=30_000)
-    rig.consumption.settling.release_client("c")
+    rig.consumption.upkeep.release_client("c")
     rig.clock.advance(5_000)
     assert rig.take() == []
     assert rig.ack(one) == [None]
@@ -808,11 +808,11 @@ def test_forged_handles_make_no_state_for_groups_and_queues_that_there_are_not(f
             number % 3
         ]
         forged = own._replace(group=group, topic=topic, queue_id=queue_id % 65_536).encode()
-        [error] = rig.consumption.settling.ack_batch(group, topic, [forged])
+        [error] = rig.ack_handles(forged, group=group, topic=topic)
         assert isinstance(error, InvalidReceiptHandle)
         if number < 100:
             with pytest.raises(InvalidReceiptHandle):
-                rig.consumption.settling.change_invisible(group, topic, forged, 10_000)
+                rig.change(forged, 10_000, group=group, topic=topic)
     assert list(rig.consumption.table.by_queue) == [("g", "t", 0)]
     assert rig.ack(held) == [None]
 
