@@ -87,10 +87,10 @@ def ack_answer(
         entry = OK_FIELD_3
         if handle:
             text = handle.encode()
-            entry = b"\x12" + varint(len(text)) + text + entry
+            entry = b"\x12" + (SMALL[len(text)] if len(text) < 128 else varint(len(text))) + text + entry
         if message_id:
             text = message_id.encode()
-            entry = b"\x0a" + varint(len(text)) + text + entry
+            entry = b"\x0a" + (SMALL[len(text)] if len(text) < 128 else varint(len(text))) + text + entry
         answer += b"\x12" + varint(len(entry)) + entry
     return Encoded(answer, OK)
 

@@ -6,6 +6,7 @@ A change that fails is answered with a handle all the same; one that is not trie
 vain, with a status alone, as other calls are.
 """
 
+from operator import itemgetter
 from typing import Any
 
 from whimbrel.broker.api.message_frames import milliseconds
@@ -29,7 +30,7 @@ class SettleService:
     def acknowledge(self, call: Call, request: messaging.AckMessageRequest) -> Any:
         """Finish messages; one entry each, in order."""
         entries = [(entry.message_id, entry.receipt_handle) for entry in request.entries]
-        handles = [handle for _, handle in entries]
+        handles = list(map(itemgetter(1), entries))
         errors = self.settles.acknowledge(request.group.name, request.topic.name, handles)
         if isinstance(errors, Deferred):
             return errors.mapped(lambda found: ack_answer(entries, found))
