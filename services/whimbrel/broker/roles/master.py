@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import ClassVar
 
+from whimbrel.broker import metrics
 from whimbrel.broker.addresses import ha_address
 from whimbrel.broker.api.admin import ReplicationView, SlaveView
 from whimbrel.broker.api.messaging import Handle
@@ -32,7 +33,7 @@ from whimbrel.broker.cluster.replica_service import (
 )
 from whimbrel.broker.cluster.write_admission import ElectedAdmission, WriteAdmission
 from whimbrel.broker.consume.unread_queues import UnreadQueues
-from whimbrel.broker.counted import MESSAGE_BYTES
+from whimbrel.broker.counted import MESSAGE_BYTES, Counted
 from whimbrel.broker.engine.detours import DelayDetour, HalfDetour
 from whimbrel.broker.engine.ends import Ends
 from whimbrel.broker.engine.recalls import Recalls
@@ -40,7 +41,6 @@ from whimbrel.broker.engine.send_back import SendBacks
 from whimbrel.broker.lane.acks import LaneAcks
 from whimbrel.broker.lane.calls import BrokerLane
 from whimbrel.broker.lane.requests import RemotingSendLane
-from whimbrel.broker.metrics import master_metrics, state_metrics, transaction_metrics
 from whimbrel.broker.options import BrokerOptions
 from whimbrel.broker.produce.appender import Appender
 from whimbrel.broker.produce.commit import MajorityCommit
@@ -817,12 +817,13 @@ class MasterRole(Role):
         super().run_retention()
         self.upkeep.look()
 
-    def role_metrics(self) -> list[Family]:
+    def role_metrics(self, counted: Counted) -> list[Family]:
         """Return the metrics of a master."""
-        assert self.context.counted is not None
-        state = [] if self.state is None else state_metrics(self.state, self)
-        return [
-            *master_metrics(self, self.context.counted),
-            *transaction_metrics(self.transactions),
-            *state,
+        found = [
+            *metrics.master_metrics(self.store, self.appender, self.forwarder, counted),
+            *metrics.upkeep_metrics(self.upkeep),
+            *metrics.transaction_metrics(self.transactions),
         ]
+        if self.state is not None:
+            found += metrics.state_metrics(self.state, lambda: self.clamped)
+        return found

@@ -19,6 +19,7 @@ from contextlib import AsyncExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, TypedDict
 
+from whimbrel.broker import metrics
 from whimbrel.broker.api.admin import AdminService, ReplicationView
 from whimbrel.broker.api.bulk import BulkService
 from whimbrel.broker.api.cut_admin import CutAdmin
@@ -38,13 +39,13 @@ from whimbrel.broker.consume.lease_journal import LeaseJournal
 from whimbrel.broker.consume.policies import Policies
 from whimbrel.broker.consume.pulled_queues import PulledQueues
 from whimbrel.broker.consume.retry_topics import retry_topics
+from whimbrel.broker.counted import Counted
 from whimbrel.broker.engine.read import Reads
 from whimbrel.broker.engine.send import Majority, Sends
 from whimbrel.broker.engine.settle import Settles
 from whimbrel.broker.engine.splitting import ReadSplitting
 from whimbrel.broker.engine.take import Takes
 from whimbrel.broker.engine.waiting import Waiting
-from whimbrel.broker.metrics import families_of, labels_of, serve_families
 from whimbrel.broker.options import BrokerOptions
 from whimbrel.broker.produce.appender import Appender, ReadOnlyAppender
 from whimbrel.broker.produce.confirmed_offset import ConfirmedFile, MasterConfirmed, SlaveConfirmed
@@ -62,7 +63,7 @@ from whimbrel.broker.tables.group_creation import GroupCreation
 from whimbrel.broker.tables.shared_topics import TopicSharing
 from whimbrel.broker.timing.timers import Timers
 from whimbrel.errors import FlushTimeout, NotMaster, ReplicaTimeout
-from whimbrel.metrics import Family
+from whimbrel.metrics import Family, build_info
 from whimbrel.model.registration import BrokerFacts, BrokerRole, Member, SharedTopics
 from whimbrel.probes import Condition
 from whimbrel.rpc.remoting.admin_access import guarded
@@ -70,6 +71,7 @@ from whimbrel.rpc.remoting.codes import RequestCode
 from whimbrel.rpc.remoting.command import Command
 from whimbrel.rpc.remoting.handlers import Handle as RemotingHandle
 from whimbrel.rpc.remoting.handlers import Peer, RemotingService
+from whimbrel.rpc.server.call_metrics import server_families
 from whimbrel.rpc.server.handlers import Call, Service
 from whimbrel.rpc.server.lane_calls import CallLane
 from whimbrel.rpc.server.remoting_lane import RemotingLane
@@ -255,7 +257,7 @@ class Role(ABC):
         """Take what a nameserver says of topics that other brokers have, too."""
 
     @abstractmethod
-    def role_metrics(self) -> list[Family]:
+    def role_metrics(self, counted: Counted) -> list[Family]:
         """Return the metrics that only this role has."""
 
     @abstractmethod
@@ -621,7 +623,7 @@ class Role(ABC):
         if not self.options.nameservers:
             return
         hooks: RegistrationHooks = {
-            "facts": lambda: facts_of(self),
+            "facts": self.facts,
             "on_members": self.take_members,
             "on_lost": self.lose_nameserver,
             "on_displaced": self.displaced,
@@ -638,6 +640,17 @@ class Role(ABC):
         else:
             kept.hand_over(**hooks)
         self.begun.push_async_callback(self.unregister)
+
+    def facts(self) -> BrokerFacts:
+        """Return what nameservers are to know; called before each renewal."""
+        return facts_of(
+            self.context,
+            self.options,
+            self.store,
+            role=self.NAME,
+            writable=self.writable,
+            ha_address=self.ha_address,
+        )
 
     def take_members(self, nameserver: str, members: tuple[Member, ...], settled: bool) -> None:
         """Take a nameserver's answer."""
@@ -664,7 +677,7 @@ class Role(ABC):
             self.context.registration = None
             await self.registration.stop()
             return
-        last = replace(facts_of(self), writable=False)
+        last = replace(self.facts(), writable=False)
         self.registration.hand_over(
             facts=lambda: last, on_members=elector.members_changed, on_lost=elector.roster.lose
         )
@@ -703,11 +716,43 @@ class Role(ABC):
         self.begun.callback(context.probes.withdraw)
         if context.counted is None:
             return
+        families, labels = self.metrics(context.counted), metrics.labels_of(self.options, self.NAME)
         if context.exposition is None:
-            context.exposition = serve_families(self, context.counted)
+            from whimbrel.exposition import serve_metrics
+
+            context.exposition = serve_metrics(
+                families,
+                host=self.options.host,
+                port=self.options.metrics_port,
+                service="whimbrel.broker",
+                labels=labels,
+                probes=context.probes,
+            )
         else:
-            context.exposition.replace(families_of(self, context.counted), labels_of(self))
-        self.begun.callback(context.exposition.replace, [], labels_of(self))  # nothing reads what is closed
+            context.exposition.replace(families, labels)
+        self.begun.callback(context.exposition.replace, [], labels)  # nothing reads what is closed
+
+    def metrics(self, counted: Counted) -> list[Family]:
+        """Return all metrics of a broker in its role; each part shows its own."""
+        context = self.context
+        topics, leases = context.topics, self.consumption.lease_store
+        assert context.server is not None
+        return [
+            build_info(),
+            *metrics.lane_metrics(self.machine.lane),
+            counted.calls.family(),
+            *server_families(context.server),
+            *metrics.traffic(topics.get, counted),
+            *metrics.connections(context.clients),
+            *metrics.consumers(leases.table, topics, self.store),
+            *metrics.storage(self.root / "commitlog", self.store, leases),
+            *metrics.serving(topics, context.groups, self.polls, lambda: self.writable),
+            *metrics.replication(self.page),
+            *metrics.timing_metrics(self.timers),
+            *metrics.held_calls(context.leader_calls),
+            *metrics.elections(lambda: context.elector),
+            *self.role_metrics(counted),
+        ]
 
     # Views
 

@@ -36,6 +36,7 @@ from whimbrel.broker.cluster.replica_service import (
     tables_of,
     watch_metadata,
 )
+from whimbrel.broker.counted import Counted
 from whimbrel.broker.metrics import slave_metrics
 from whimbrel.broker.options import BrokerOptions
 from whimbrel.broker.produce.appender import ReadOnlyAppender
@@ -438,7 +439,6 @@ class SlaveRole(Role):
             connected=bool(page.connected) and view.replicator_alive,
         )
 
-    def role_metrics(self) -> list[Family]:
+    def role_metrics(self, counted: Counted) -> list[Family]:
         """Return the metrics of a slave."""
-        assert self.context.counted is not None
-        return slave_metrics(self, self.context.counted)
+        return slave_metrics(self.store, self.context.leader_calls, counted)
