@@ -38,7 +38,8 @@ from whimbrel.rpc.server.handlers import (
     ServerStreamMethod,
     UnaryMethod,
 )
-from whimbrel.rpc.server.lane_calls import IDLE_READS_MAX, LaneCalls, TakenRead
+from whimbrel.rpc.server.lane_calls import IDLE_READS_MAX, LaneCalls
+from whimbrel.rpc.server.lanes import TakenRead
 from whimbrel.rpc.server.limits import HeaderGuard
 from whimbrel.rpc.server.protocol_detection import HANDSHAKE_S, host_and_port
 

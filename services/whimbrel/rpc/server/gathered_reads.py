@@ -26,9 +26,10 @@ from collections.abc import Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from whimbrel.rpc.server.lane_calls import LaneCalls, LaneFault, LanePass
+from whimbrel.rpc.server.lane_calls import LaneCalls
+from whimbrel.rpc.server.lanes import LaneFault, LanePass, TakenFrames
 from whimbrel.rpc.server.read_end import ReadEnd
-from whimbrel.rpc.server.remoting_lane import LaneRequests, TakenFrames
+from whimbrel.rpc.server.remoting_lane import LaneRequests
 
 if TYPE_CHECKING:
     from whimbrel.rpc.server.connection import NativeConnection

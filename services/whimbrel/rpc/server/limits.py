@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from whimbrel.errors import WhimbrelError
 from whimbrel.model.limits import RPC_MESSAGE_BYTES_MAX
-from whimbrel.rpc.server.handlers import Call, Service
+from whimbrel.rpc.server.handlers import Call, RemotingService, Service
 
 if TYPE_CHECKING:
-    from whimbrel.rpc.remoting.handlers import RemotingService
     from whimbrel.rpc.server.admission import Admission
     from whimbrel.rpc.server.budget import ProcessBudget
 
@@ -125,7 +124,7 @@ class RunningServer(Protocol):
     def address(self) -> str:
         """Return `host:port` as it was bound."""
 
-    def replace(self, services: Sequence[Service], remoting: "RemotingService | None" = None) -> None:
+    def replace(self, services: Sequence[Service], remoting: RemotingService | None = None) -> None:
         """Serve these services of the same names from the next call on; calls that have begun go on.
 
         Args:

@@ -37,16 +37,15 @@ from typing import TypeAlias
 from whimbrel.errors import Refused
 from whimbrel.machine import open_files_limit
 from whimbrel.rpc.http2.stream import Limits
-from whimbrel.rpc.remoting.handlers import RemotingService
 from whimbrel.rpc.server.admission import Admission, Place, connections_max
 from whimbrel.rpc.server.budget import ProcessBudget
 from whimbrel.rpc.server.calls import NativeOutbox
 from whimbrel.rpc.server.certificates import TlsSettings
 from whimbrel.rpc.server.connection import NativeConnection
 from whimbrel.rpc.server.gathered_reads import GatheredReads
-from whimbrel.rpc.server.handlers import Service, UnaryMethod, methods_by_path
+from whimbrel.rpc.server.handlers import RemotingService, Service, UnaryMethod, methods_by_path
 from whimbrel.rpc.server.health import Health
-from whimbrel.rpc.server.lane_calls import CallLane
+from whimbrel.rpc.server.lanes import CallLane
 from whimbrel.rpc.server.limits import STOP_GRACE_S, Guard, OnCallEnd, ServerLoad
 from whimbrel.rpc.server.protocol_detection import (
     ContextProvider,

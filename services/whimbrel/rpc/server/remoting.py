@@ -39,8 +39,9 @@ from whimbrel.rpc.server.admission import Place
 from whimbrel.rpc.server.budget import ConnectionBudget
 from whimbrel.rpc.server.connection import COUNT_BYTES, UNSENT_LIMIT, WRITE_BYTES_HIGH
 from whimbrel.rpc.server.lane_calls import IDLE_READS_MAX
+from whimbrel.rpc.server.lanes import TakenFrames
 from whimbrel.rpc.server.protocol_detection import HANDSHAKE_S, host_and_port
-from whimbrel.rpc.server.remoting_lane import LaneRequests, TakenFrames
+from whimbrel.rpc.server.remoting_lane import LaneRequests
 
 if TYPE_CHECKING:
     from whimbrel.rpc.server.native import NativeServer
