@@ -13,7 +13,7 @@ SERVICES = Path(__file__).resolve().parents[2] / "services" / "whimbrel"
 LINES_MAX = 70
 CIRCLE_MAX = 3
 # Files of larger circles, imports of types counted: by the folder that they are in. They are to be cut.
-CIRCLES = {"whimbrel.broker": 6, "whimbrel.rpc": 16}
+CIRCLES = {"whimbrel.broker": 6}
 
 # Names of classes that hold a protocol's rules, and the fronts that may make them.
 RULES = {

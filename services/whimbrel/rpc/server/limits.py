@@ -23,6 +23,7 @@ __all__ = [
     "Guard",
     "HeaderGuard",
     "OnCallEnd",
+    "OnRequestEnd",
     "OpenStreams",
     "RunningServer",
     "ServerLoad",
@@ -56,6 +57,10 @@ logger = logging.getLogger(__name__)
 # deferred, and the seconds it took. How it ended is the code of a `Status` in the body, or the name of a gRPC
 # status.
 OnCallEnd = Callable[[str, int | str, bool, float], None]
+
+# Called at the end of requests of the remoting protocol with their code, that of the responses, whether they
+# were deferred, the seconds that they took, and how many they were.
+OnRequestEnd = Callable[[int, int, bool, float, int], None]
 
 # Called before each call's handler, streams included. The error that it raises (Forbidden, say) becomes the
 # response, as if the handler had raised it. It must not block.
