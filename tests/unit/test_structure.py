@@ -12,8 +12,6 @@ from pathlib import Path
 SERVICES = Path(__file__).resolve().parents[2] / "services" / "whimbrel"
 LINES_MAX = 70
 CIRCLE_MAX = 3
-# Files of larger circles, imports of types counted: by the folder that they are in. They are to be cut.
-CIRCLES = {"whimbrel.rpc": 16}
 
 # Names of classes that hold a protocol's rules, and the fronts that may make them.
 RULES = {
@@ -136,8 +134,8 @@ def circles(edges: dict[str, set[str]]) -> list[list[str]]:
 
 
 def test_circles_of_imports_are_small() -> None:
-    large = [circle for circle in circles(imports()) if len(circle) > CIRCLE_MAX]
-    assert {".".join(circle[0].split(".")[:2]): len(circle) for circle in large} == CIRCLES, large
+    """Imports of types are counted, and those within functions."""
+    assert not [circle for circle in circles(imports()) if len(circle) > CIRCLE_MAX]
 
 
 def test_metrics_know_no_roles() -> None:

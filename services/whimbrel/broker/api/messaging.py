@@ -18,7 +18,7 @@ from whimbrel.errors import NotMaster
 from whimbrel.model.wire import CLIENT_ID_HEADER, LEADER_TRAILER, MESSAGING_SERVICE
 from whimbrel.pb.apache.rocketmq.v2 import service_pb2 as messaging
 from whimbrel.rpc.server.handlers import BidiMethod, Call, ServerStreamMethod, Service, UnaryMethod
-from whimbrel.rpc.server.lane_calls import CallLane
+from whimbrel.rpc.server.lanes import CallLane
 from whimbrel.rpc.server.lite import refuse_lite
 from whimbrel.rpc.server.responses import check_client_id, failing_with, status_of
 

@@ -28,8 +28,7 @@ from whimbrel.errors import NotReady
 from whimbrel.model.wire import ADMIN_SERVICE, DEAD_LETTER_SERVICE, MESSAGING_SERVICE
 from whimbrel.rpc.remoting.codes import RequestCode
 from whimbrel.rpc.remoting.handlers import Handle as RemotingHandle
-from whimbrel.rpc.remoting.handlers import RemotingService
-from whimbrel.rpc.server.handlers import Method, ServerStreamMethod, Service, UnaryMethod
+from whimbrel.rpc.server.handlers import Method, RemotingService, ServerStreamMethod, Service, UnaryMethod
 
 __all__ = ["READING", "REMOTING_LEASES", "REMOTING_METADATA", "HeldAnswers"]
 

@@ -67,11 +67,9 @@ from whimbrel.model.registration import BrokerRole, Member, SharedTopics
 from whimbrel.model.topic import MessageType
 from whimbrel.probes import Condition
 from whimbrel.rpc.remoting.handlers import Handle as RemotingHandle
-from whimbrel.rpc.remoting.handlers import RemotingService
 from whimbrel.rpc.server.forwarder import Forwarder
-from whimbrel.rpc.server.handlers import Service
-from whimbrel.rpc.server.lane_calls import CallLane
-from whimbrel.rpc.server.remoting_lane import RemotingLane
+from whimbrel.rpc.server.handlers import RemotingService, Service
+from whimbrel.rpc.server.lanes import CallLane, RemotingLane
 from whimbrel.store.codec import unpack_host
 from whimbrel.store.locking import is_locked
 from whimbrel.store.master_store import MasterStore

@@ -70,11 +70,10 @@ from whimbrel.rpc.remoting.admin_access import guarded
 from whimbrel.rpc.remoting.codes import RequestCode
 from whimbrel.rpc.remoting.command import Command
 from whimbrel.rpc.remoting.handlers import Handle as RemotingHandle
-from whimbrel.rpc.remoting.handlers import Peer, RemotingService
+from whimbrel.rpc.remoting.handlers import Peer
 from whimbrel.rpc.server.call_metrics import server_families
-from whimbrel.rpc.server.handlers import Call, Service
-from whimbrel.rpc.server.lane_calls import CallLane
-from whimbrel.rpc.server.remoting_lane import RemotingLane
+from whimbrel.rpc.server.handlers import Call, RemotingService, Service
+from whimbrel.rpc.server.lanes import CallLane, RemotingLane
 from whimbrel.store.options import Retention
 from whimbrel.store.page_elections import UNBOUND
 from whimbrel.store.seat_file import FLUSH_MODES
