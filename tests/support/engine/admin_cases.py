@@ -136,6 +136,7 @@ class AdminCase(LeaseCase):
         polls: what waits of the group's: `receive`, `pull`.
         times: when the messages of queue 0 were stored.
         stored: the topic's messages were stored before.
+        alone: its topic and group are in the tables only while it goes on, with no other case's.
     """
 
     call: str = ""
@@ -150,6 +151,7 @@ class AdminCase(LeaseCase):
     polls: str = ""
     times: list[int] = field(default_factory=list)
     stored: bool = False
+    alone: bool = False
 
     def begin(self, side: AdminSide) -> Started:
         """Make the call."""
@@ -301,6 +303,7 @@ class Seen:
         groups, topics = (case.group, case.asked_group), (case.name, case.asked_topic)
         self.places = dict.fromkeys((group, name) for group in groups for name in topics)
         self.stands, self.queues = self.positions(), self.queues_text()
+        self.planned = self.is_planned()
         self.frames = side.consumption.lease_store.number
         self.written = side.store.written
 
@@ -317,6 +320,10 @@ class Seen:
                 if target is not None:
                     found[f"{label}sent {queue_id}"] = f"{label}{queue_id} sent to {target}"
         return found
+
+    def is_planned(self) -> bool:
+        """Tell whether the broker keeps a plan of what the group is given of the topic."""
+        return (self.case.group, self.case.name) in self.side.consumption.planner.subscriptions
 
     def queues_text(self) -> str:
         """Say which queues the topic has, where they go, and where deleted ones ended."""
@@ -349,6 +356,7 @@ class Seen:
         found += [text for place, text in stands.items() if self.stands.get(place) != text]
         found += [f"{place} is gone" for place in self.stands if place not in stands]
         found += [f"queues {queues}"] if queues != self.queues else []
+        found += ["no plan"] if self.planned and not self.is_planned() else []
         frames = self.side.consumption.lease_store.number - self.frames
         found += [f"frames {frames}"] if frames else []
         return [*found, *creations_of(self.side, self.case)]
@@ -370,36 +378,57 @@ TABLE_SIZE = re.compile(r"(?<=json has )\d+")
 async def admin_outcome(side: AdminSide, case: AdminCase) -> str:
     """Make a case's call; return what was answered, and what has changed.
 
-    Topic and group of the case are in the tables already.
+    Topic and group of the case are in the tables already, unless it is alone there.
     """
     begin_case(side, case)
-    if case.topic is not None and not case.stored:
-        store_messages(side, case)
-    case.began_ms = side.clock.now_ms
-    queue = side.store.queues.get(case.name, 0)
-    if queue is not None:
-        queue.min = min(case.begins, queue.max)
-    for before in case.before:
-        before(side, case)
-    polls = start_polls(side, case)
-    try:
-        with broken(side, case):
-            seen = Seen(side, case)
-            started = case.begin(side)
-            texts = [started.state, *seen.changes(), *told_text(case)]
-            if case.again:
-                second = Seen(side, case)
-                texts.append(f"again: {case.begin(side).state}")
-                texts += second.changes()
-            await side.turn()
-            texts += [f"{'receive' if 'receive' in case.polls else 'pull'}: {one.state}" for one in polls]
-    finally:
-        for one in case.waiting:
-            if one.deferred is not None:
-                one.deferred.cancel()
-        for peer in case.members:
-            side.clients.closed(peer)
+    with ExitStack() as stack:
+        if case.alone and not side.follows:
+            stack.enter_context(own_tables(side, case))
+        if case.topic is not None and not case.stored:
+            store_messages(side, case)
+        case.began_ms = side.clock.now_ms
+        queue = side.store.queues.get(case.name, 0)
+        if queue is not None:
+            queue.min = min(case.begins, queue.max)
+        for before in case.before:
+            before(side, case)
+        polls = start_polls(side, case)
+        stack.callback(end_polls, side, case)
+        stack.enter_context(broken(side, case))
+        seen = Seen(side, case)
+        started = case.begin(side)
+        texts = [started.state, *seen.changes(), *told_text(case)]
+        if case.again:
+            second = Seen(side, case)
+            texts.append(f"again: {case.begin(side).state}")
+            texts += second.changes()
+        await side.turn()
+        texts += [f"{case.polls.partition(' ')[0]}: {one.state}" for one in polls]
     return case_text(case, TABLE_SIZE.sub("MANY", " | ".join(texts)))
+
+
+def end_polls(side: AdminSide, case: AdminCase) -> None:
+    """Have those leave that wait, and members."""
+    for one in case.waiting:
+        if one.deferred is not None:
+            one.deferred.cancel()
+    for peer in case.members:
+        side.clients.closed(peer)
+
+
+@contextmanager
+def own_tables(side: AdminSide, case: AdminCase) -> Iterator[None]:
+    """Put a case's topic and group into the tables, and have these be as before in the end."""
+    tables = (side.topics, side.groups)
+    before = [dict(table.rows) for table in tables]
+    make_tables(side, [("", case)])
+    try:
+        yield
+    finally:
+        for table, rows in zip(tables, before, strict=True):
+            for name in [name for name in table.rows if name not in rows]:
+                table.remove(name)
+            table.put_all(rows.values())
 
 
 def make_tables(side: AdminSide, cases: Cases) -> None:
@@ -413,7 +442,7 @@ async def master_outcomes(root: Path, parts: Sequence[Cases]) -> dict[str, str]:
     found: dict[str, str] = {}
     for number, part in enumerate(parts):
         async with admin_side(root / str(number)) as side:
-            make_tables(side, part)
+            make_tables(side, [each for each in part if not each[1].alone])
             found |= {name: await admin_outcome(side, case) for name, case in part}
     return found
 
