@@ -9,6 +9,7 @@ what receives and pulls are answered that wait meanwhile. A broker is a master t
 (`turned_slave`), which has what a master had in its store before.
 """
 
+import hashlib
 import re
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, asynccontextmanager, contextmanager
@@ -21,6 +22,8 @@ from support.engine.cases import Started, creations_of, drafts_of, put, set_up, 
 from support.engine.in_process import CLIENT, PEER, InProcess, in_process
 from support.engine.lease_cases import (
     LeaseCase,
+    Steps,
+    after_steps,
     begin_case,
     case_text,
     faults,
@@ -44,6 +47,7 @@ from whimbrel.model.wire import CLIENT_ID_HEADER
 from whimbrel.rpc.remoting.command import Command
 from whimbrel.rpc.remoting.handlers import reply_to_error
 from whimbrel.rpc.server.handlers import Call, UnaryMethod
+from whimbrel.store.codec import decode_record
 
 __all__ = [
     "AGAIN_RULE", "FAULT_RULES", "MEMBER_RULES", "POLL_RULES", "STRANGER_RULE", "AdminCase", "AdminSide",
@@ -137,6 +141,7 @@ class AdminCase(LeaseCase):
         times: when the messages of queue 0 were stored.
         stored: the topic's messages were stored before.
         alone: its topic and group are in the tables only while it goes on, with no other case's.
+        steps: what comes while the answer waits.
     """
 
     call: str = ""
@@ -152,6 +157,17 @@ class AdminCase(LeaseCase):
     times: list[int] = field(default_factory=list)
     stored: bool = False
     alone: bool = False
+    steps: Steps = ()
+
+    @property
+    def stands_at(self) -> tuple[tuple[str, str], ...]:
+        """Groups and topics: where these stand on those is told besides."""
+        return ()
+
+    def fill(self, side: AdminSide) -> None:
+        """Store what is there before."""
+        if self.topic is not None:
+            store_messages(side, self)
 
     def begin(self, side: AdminSide) -> Started:
         """Make the call."""
@@ -301,7 +317,10 @@ class Seen:
         self.rows = [dict(table.rows) for _, table in self.tables]
         self.versions = [table.version.counter for _, table in self.tables]
         groups, topics = (case.group, case.asked_group), (case.name, case.asked_topic)
-        self.places = dict.fromkeys((group, name) for group in groups for name in topics)
+        self.places = dict.fromkeys(
+            [*((group, name) for group in groups for name in topics), *case.stands_at]
+        )
+        self.ends = self.queue_ends()
         self.stands, self.queues = self.positions(), self.queues_text()
         self.planned = self.is_planned()
         self.frames = side.consumption.lease_store.number
@@ -319,6 +338,22 @@ class Seen:
                 target = self.side.redirected(group, name, queue_id)
                 if target is not None:
                     found[f"{label}sent {queue_id}"] = f"{label}{queue_id} sent to {target}"
+        return found
+
+    def queue_ends(self) -> list[int]:
+        """Return where the topic's queues end."""
+        return [self.side.store.queue_range(self.case.name, queue_id)[1] for queue_id in range(4)]
+
+    def stored(self) -> list[str]:
+        """Say which messages the topic has got, and a digest of all that each is."""
+        found = []
+        for queue_id, (before, end) in enumerate(zip(self.ends, self.queue_ends(), strict=True)):
+            units = self.side.store.queue_units(self.case.name, queue_id, before, max(end - before, 0))
+            for number, (place, size, _) in enumerate(units, before):
+                one = decode_record(self.side.store.read(place, size))
+                told = (one.properties_raw, one.body, one.reconsume_times, one.born_timestamp, one.flag)
+                digest = hashlib.sha256(case_text(self.case, repr(told)).encode()).hexdigest()[:8]
+                found.append(f"stored {queue_id}:{number} {one.properties.get('UNIQ_KEY')} #{digest}")
         return found
 
     def is_planned(self) -> bool:
@@ -355,11 +390,15 @@ class Seen:
         stands, queues = self.positions(), self.queues_text()
         found += [text for place, text in stands.items() if self.stands.get(place) != text]
         found += [f"{place} is gone" for place in self.stands if place not in stands]
-        found += [f"queues {queues}"] if queues != self.queues else []
+        stored = self.stored()
+        found += stored or ([f"queues {queues}"] if queues != self.queues else [])
         found += ["no plan"] if self.planned and not self.is_planned() else []
-        frames = self.side.consumption.lease_store.number - self.frames
-        found += [f"frames {frames}"] if frames else []
         return [*found, *creations_of(self.side, self.case)]
+
+    def frames_text(self) -> list[str]:
+        """Say how much was written to the journal of leases; the broker itself writes there, too, later."""
+        frames = self.side.consumption.lease_store.number - self.frames
+        return [f"frames {frames}"] if frames else []
 
 
 def told_text(case: AdminCase) -> list[str]:
@@ -384,8 +423,8 @@ async def admin_outcome(side: AdminSide, case: AdminCase) -> str:
     with ExitStack() as stack:
         if case.alone and not side.follows:
             stack.enter_context(own_tables(side, case))
-        if case.topic is not None and not case.stored:
-            store_messages(side, case)
+        if not case.stored:
+            case.fill(side)
         case.began_ms = side.clock.now_ms
         queue = side.store.queues.get(case.name, 0)
         if queue is not None:
@@ -397,12 +436,17 @@ async def admin_outcome(side: AdminSide, case: AdminCase) -> str:
         stack.enter_context(broken(side, case))
         seen = Seen(side, case)
         started = case.begin(side)
-        texts = [started.state, *seen.changes(), *told_text(case)]
+        texts = [started.state, *seen.changes(), *seen.frames_text(), *told_text(case)]
         if case.again:
             second = Seen(side, case)
             texts.append(f"again: {case.begin(side).state}")
-            texts += second.changes()
+            texts += [*second.changes(), *second.frames_text()]
         await side.turn()
+        if started.waits:
+            first = seen.changes()
+            texts += await after_steps(side, case, started, case.steps)
+            now = seen.changes()
+            texts += [f"then {' | '.join(each for each in now if each not in first) or '-'}"] * (now != first)
         texts += [f"{case.polls.partition(' ')[0]}: {one.state}" for one in polls]
     return case_text(case, TABLE_SIZE.sub("MANY", " | ".join(texts)))
 
@@ -455,8 +499,7 @@ async def slave_outcomes(root: Path, parts: Sequence[Cases]) -> dict[str, str]:
         def fill(side: AdminSide, part: Cases = part) -> None:
             make_tables(side, part)
             for _, case in part:
-                if case.topic is not None:
-                    store_messages(side, case)
+                case.fill(side)
 
         async with turned_slave(root / str(number), fill) as side:
             found |= {name: await admin_outcome(side, case) for name, case in part}
