@@ -43,6 +43,7 @@ from whimbrel.broker.tables import versioned
 from whimbrel.broker.tables.remoting_clients import Consumes, Identity
 from whimbrel.deferred import Deferred
 from whimbrel.errors import StoreFull, WhimbrelError
+from whimbrel.model.names import TEMPLATE_TOPIC
 from whimbrel.model.wire import CLIENT_ID_HEADER
 from whimbrel.rpc.remoting.command import Command
 from whimbrel.rpc.remoting.handlers import reply_to_error
@@ -287,6 +288,8 @@ def broken(side: AdminSide, case: AdminCase) -> Iterator[None]:
             if case.journal_full:
                 fill_journal(side, case)
         else:
+            if TEMPLATE_TOPIC not in side.topics.rows:
+                stack.callback(side.topics.remove, TEMPLATE_TOPIC)  # which is made where sends make topics
             stack.enter_context(set_up(side, case))
             stack.enter_context(faults(side, case))
         if case.unwritable:
@@ -351,8 +354,9 @@ class Seen:
             units = self.side.store.queue_units(self.case.name, queue_id, before, max(end - before, 0))
             for number, (place, size, _) in enumerate(units, before):
                 one = decode_record(self.side.store.read(place, size))
-                told = (one.properties_raw, one.body, one.reconsume_times, one.born_timestamp, one.flag)
-                digest = hashlib.sha256(case_text(self.case, repr(told)).encode()).hexdigest()[:8]
+                told = f"{one.properties_raw.decode()} {one.reconsume_times} {one.born_timestamp} {one.flag} "
+                whole = case_text(self.case, told).encode() + one.body
+                digest = hashlib.sha256(whole).hexdigest()[:8]
                 found.append(f"stored {queue_id}:{number} {one.properties.get('UNIQ_KEY')} #{digest}")
         return found
 
@@ -411,6 +415,7 @@ def told_text(case: AdminCase) -> list[str]:
     return found
 
 
+STORED_AT = re.compile(r"\b18\d{11}\b")  # epoch milliseconds
 TABLE_SIZE = re.compile(r"(?<=json has )\d+")
 
 
@@ -448,7 +453,18 @@ async def admin_outcome(side: AdminSide, case: AdminCase) -> str:
             now = seen.changes()
             texts += [f"then {' | '.join(each for each in now if each not in first) or '-'}"] * (now != first)
         texts += [f"{case.polls.partition(' ')[0]}: {one.state}" for one in polls]
-    return case_text(case, TABLE_SIZE.sub("MANY", " | ".join(texts)))
+    return case_text(case, TABLE_SIZE.sub("MANY", times_text(case, " | ".join(texts))))
+
+
+def times_text(case: AdminCase, text: str) -> str:
+    """Return a text with times as they are told from the first message of the case on."""
+    first = case.times[0] if case.times else 0
+
+    def told(found: re.Match[str]) -> str:
+        after = int(found[0]) - first
+        return f"{after:+} ms" if after >= 0 else "before"
+
+    return STORED_AT.sub(told, text)
 
 
 def end_polls(side: AdminSide, case: AdminCase) -> None:

@@ -162,11 +162,19 @@ def outcomes_text(found: Any) -> str:
 # What was before, or comes while an answer waits
 
 
+def method_owner(side: AdminSide) -> Any:
+    """Return what handles calls about dead letters."""
+    handle: Any = side.unary(DEAD_LETTER_SERVICE, "ReplayDeadLetters").handle
+    return handle.__self__
+
+
 def make_topic(side: AdminSide, case: LetterCase) -> None:
     """Have the topic of dead letters be in the table, where it is."""
     if case.letters_topic is not None:
         shape = {"read_queues": 1, "write_queues": 1} | case.letters_topic
         side.topics.put(TopicConfig(name=case.letters, **shape))
+    # Whose turn it is among queues, where nothing says into which a dead letter goes.
+    vars(method_owner(side))["turn"] = 0
 
 
 def settle(*places: tuple[int, int]) -> Step:

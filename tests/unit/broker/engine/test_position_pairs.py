@@ -24,7 +24,8 @@ from support.engine.turned import run_on_turned_loop
 
 HERE = Path(__file__).parent
 CASES_AT_ONCE = 300  # of one broker: its tables are written whole
-SHARE = 12  # CI plays one part of so many
+SLAVE_CASES_AT_ONCE = 600  # of one slave
+SHARE = 8  # CI plays one part of so many
 KINDS = [("v2", V2_CALLS), ("remoting", REMOTING_CALLS), ("resets", ADMIN_CALLS)]
 
 
@@ -44,7 +45,7 @@ def test_a_slave_with_an_offset_or_a_position_and_another_rule_broken(
 ) -> None:
     calls = tuple(call for _, some in KINDS for call in some)
     cases = list(broken_cases(PositionCase, position_combinations(calls, slave=True)))
-    parts = played_parts(cases, CASES_AT_ONCE, SHARE)
+    parts = played_parts(cases, SLAVE_CASES_AT_ONCE, SHARE)
     found = run_on_turned_loop(slave_outcomes(tmp_path, parts))
     check_recorded(HERE / "position_pairs_slave.json", found, all_played=len(found) == len(cases))
     measured(f"{len(found)} of {len(cases)} cases as they were")

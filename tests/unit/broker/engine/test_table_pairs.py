@@ -18,7 +18,8 @@ from support.engine.turned import run_on_turned_loop
 
 HERE = Path(__file__).parent
 CASES_AT_ONCE = 300  # of one broker
-SHARE = 12  # CI plays one part of so many
+SLAVE_CASES_AT_ONCE = 600  # of one slave
+SHARE = 8  # CI plays one part of so many
 KINDS = [
     (f"{kind}_{protocol}", calls)
     for kind, table in (("topic_pairs", TOPIC_CALLS), ("group_pairs", GROUP_CALLS))
@@ -39,6 +40,6 @@ def test_each_two_rules_broken_at_once(
 def test_a_slave(tmp_path: Path, measured: Callable[[str], None]) -> None:
     calls = tuple(call for _, some in KINDS for call in some)
     cases = list(broken_cases(TableCase, table_combinations(calls, slave=True)))
-    found = run_on_turned_loop(slave_outcomes(tmp_path, played_parts(cases, CASES_AT_ONCE, SHARE)))
+    found = run_on_turned_loop(slave_outcomes(tmp_path, played_parts(cases, SLAVE_CASES_AT_ONCE, SHARE)))
     check_recorded(HERE / "table_pairs_slave.json", found, all_played=len(found) == len(cases))
     measured(f"{len(found)} of {len(cases)} cases as they were")
