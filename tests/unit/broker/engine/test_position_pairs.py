@@ -23,9 +23,9 @@ from support.engine.recorded_pairs import broken_cases, check_recorded, played_p
 from support.engine.turned import run_on_turned_loop
 
 HERE = Path(__file__).parent
-CASES_AT_ONCE = 300  # of one broker: its tables are written whole
-SLAVE_CASES_AT_ONCE = 600  # of one slave
-SHARE = 8  # CI plays one part of so many
+CASES_AT_ONCE = 260  # of one broker: its tables are written whole
+SLAVE_CASES_AT_ONCE = 300  # of one slave
+SHARE = 12  # CI plays one part of so many
 KINDS = [("v2", V2_CALLS), ("remoting", REMOTING_CALLS), ("resets", ADMIN_CALLS)]
 
 

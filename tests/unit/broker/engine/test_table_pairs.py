@@ -17,9 +17,9 @@ from support.engine.table_rules import GROUP_CALLS, TOPIC_CALLS, TableCase, tabl
 from support.engine.turned import run_on_turned_loop
 
 HERE = Path(__file__).parent
-CASES_AT_ONCE = 300  # of one broker
-SLAVE_CASES_AT_ONCE = 600  # of one slave
-SHARE = 8  # CI plays one part of so many
+CASES_AT_ONCE = 180  # of one broker
+SLAVE_CASES_AT_ONCE = 300  # of one slave
+SHARE = 12  # CI plays one part of so many
 KINDS = [
     (f"{kind}_{protocol}", calls)
     for kind, table in (("topic_pairs", TOPIC_CALLS), ("group_pairs", GROUP_CALLS))

@@ -15,8 +15,8 @@ from support.engine.turned import run_on_turned_loop
 from support.engine.upkeep_rules import UpkeepCase, upkeep_combinations
 
 HERE = Path(__file__).parent
-CASES_AT_ONCE = 150  # of one broker
-SHARE = 8  # CI plays one part of so many
+CASES_AT_ONCE = 90  # of one broker
+SHARE = 12  # CI plays one part of so many
 
 
 def test_each_two_rules_broken_at_once(tmp_path: Path, measured: Callable[[str], None]) -> None:
