@@ -50,6 +50,7 @@ __all__ = ["LETTER_CALLS", "LetterCase", "letter_combinations"]
 
 LETTER_CALLS: Final = ("ListDeadLetters", "ReplayDeadLetters", "DropDeadLetters")
 LARGE = 700_000  # bytes of a body, of which one fits into an answer
+HUGE = 1_100_000  # of one that has an answer of its own
 WHOLE: Final = "UNIQ_KEY\x01{id}\x02KEYS\x01k1\x02TAGS\x01A\x02"
 TOLD: Final = (
     "RETRY_TOPIC\x01{origin}\x02DLQ_ORIGIN_TOPIC\x01{origin}\x02DLQ_ORIGIN_MESSAGE_ID\x01{id}\x02"
@@ -314,6 +315,7 @@ for count in (1, 2, -1, 100):
     rule(f"count {count}", "count", lists(count=count))
 rule("with bodies", "bodies", lists(with_bodies=True))
 rule("large bodies", "body", put(body=b"b" * LARGE))
+rule("huge bodies", "body", put(body=b"b" * HUGE, count=2))
 rule("no letters' topic", "letters", put(letters_topic=None))
 rule("letters in no queue", "letters", put(letters_topic={"read_queues": 0}))
 rule("letters in 2 queues", "letters", put(letters_topic={"read_queues": 2, "write_queues": 2}))
@@ -384,7 +386,7 @@ BESIDE: Final = {
 ALONE: Final = frozenset((
     "blank group", "illegal group", "system group", "long group", "16 places", "80 letters", "large bodies",
     "originals unknown", "letter is too small", "priority x", "handed on", "from queue -1", "count -1",
-    "reading is off", "ordered group",
+    "reading is off", "ordered group", "huge bodies",
 ))  # fmt: skip
 BASES: Final[dict[str, tuple[tuple[str, ...], ...]]] = {
     "ListDeadLetters": (("large bodies", "with bodies"), ("count 1", "from 1"), ("80 letters", "count 100"),
@@ -412,6 +414,8 @@ def every_combination(call: str) -> Iterator[tuple[Rule, ...]]:
     for broken in combinations(rules, BESIDE):
         if len(broken) < 2 or not set(names_of(broken)) & ALONE:
             yield broken
+    if call == "ListDeadLetters":
+        yield by_name["huge bodies"], by_name["with bodies"]
     for names in BASES[call]:
         base = tuple(by_name[name] for name in names)
         yield base

@@ -30,6 +30,7 @@ from support.engine.admin_cases import (
 from support.engine.cases import DAMAGE_RULES, GROUP_RULES, TOPIC_RULES, Started, put
 from support.engine.lease_cases import ALONE, finish, hold
 from support.engine.rules import Rule, combinations, each_once
+from whimbrel.errors import StoreFull
 from whimbrel.model.limits import LOG_END_MAX
 from whimbrel.model.topic import TopicConfig
 from whimbrel.model.wire import ADMIN_SERVICE, MESSAGING_SERVICE
@@ -256,6 +257,22 @@ def forgotten(side: AdminSide, case: PositionCase) -> None:
     side.consumption.delete_group(case.group)
 
 
+@contextmanager
+def journal_full_later(side: AdminSide, case: PositionCase) -> Iterator[None]:
+    """Have the disk take one more change about leases, and then none."""
+    journal = side.consumption.lease_store.journal
+    append, took = journal.append, list[bytes]()
+
+    def once(entries: bytes) -> None:
+        if took:
+            raise StoreFull("the journal is full")
+        took.append(entries)
+        append(entries)
+
+    with mock.patch.object(journal, "append", once):
+        yield
+
+
 def holds_first(side: AdminSide, case: PositionCase) -> None:
     """Have the group hold the first message."""
     hold(side, case, 0, 1)
@@ -342,6 +359,7 @@ rule("far back in the log", "memory", lambda case: case.during.append(far_back))
 POSITION_RULES.extend(MEMBER_RULES)
 rule("not heard yet", "heard", put(unheard=True))
 POSITION_RULES.extend(FAULT_RULES)
+rule("journal full after one", "journal later", lambda case: case.during.append(journal_full_later))
 rule("no writes", "writes", put(refusal="writes are refused"))
 POSITION_RULES.extend(POLL_RULES)
 POSITION_RULES.append(STRANGER_RULE)
@@ -377,9 +395,9 @@ MATTERS: Final[dict[str, frozenset[str]]] = {
     "30": NAMES | QUEUE,
     "31": NAMES | QUEUE,
     "32": NAMES | QUEUE | {"damage"},
-    "ResetOffsets": NAMES | GROUPS | QUEUE | WRITES | TOLD | {"offset", "target", "time"},
-    "222": NAMES | GROUPS | QUEUE | WRITES | TOLD | {"offset", "time", "forced", "group missing",
-                                                     "timestamp missing", "peer"},
+    "ResetOffsets": NAMES | GROUPS | QUEUE | WRITES | TOLD | {"offset", "target", "time", "journal later"},
+    "222": NAMES | GROUPS | QUEUE | WRITES | TOLD | {"offset", "time", "forced", "journal later",
+                                                     "group missing", "timestamp missing", "peer"},
     "314": GROUPS | QUEUE | WRITES | TOLD | {"name", "topic", "source", "goes", "topic named", "peer",
                                              "srcGroup missing", "destGroup missing"},
 }  # fmt: skip
@@ -402,6 +420,7 @@ BESIDE: Final = {
     "queues": EARLY | {"stands"},
     "writes": frozenset(("journal",)),
     "peer": EARLY,
+    "journal later": frozenset(("queue", "again", "members", "stands")),
     "damage": frozenset(("time", "begins", "policy", "queue", "contents")),
     "heard": frozenset(("stands", "offset", "members", "source", "begins")),
     "polls": frozenset((
