@@ -116,10 +116,10 @@ class InProcess:
 async def in_process(
     root: Path, *, lane: Lane | None = None, machine: Machine | None = None, **options: Any
 ) -> AsyncIterator[InProcess]:
-    """Start a master, and stop it in the end.
+    """Start a master, or a slave where the options say so, and stop it in the end.
 
     Args:
-        root: an empty directory for its store.
+        root: an empty directory for its store; a slave's has what a master has left there.
         lane: the compiled lane; None: it is off. machine: None: the real one.
         options: of `BrokerOptions`.
     """
@@ -132,7 +132,9 @@ async def in_process(
     broker = Broker(BrokerOptions(**settings), machine=machine)
     await broker.start()
     try:
-        await until_async(lambda: not cast(MasterRole, broker.role).appender.refusal, what="taking writes")
+        role = broker.role
+        if isinstance(role, MasterRole):
+            await until_async(lambda: not role.appender.refusal, what="taking writes")
         yield InProcess(broker)
     finally:
         server = cast(NativeServer, broker.server)

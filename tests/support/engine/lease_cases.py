@@ -27,8 +27,8 @@ from whimbrel.store.codec import decode_record
 __all__ = [
     "ALONE", "FAULT_RULES", "LEASE_GROUP_RULES", "LeaseCase", "Step", "Steps", "acknowledge", "after_steps",
     "begin_case",
-    "case_text", "change", "confirm", "delete_group", "delete_topic", "faults", "finish", "handle_of",
-    "handle_text", "hold", "now_s", "side_effects", "topic_goes",
+    "case_text", "change", "confirm", "delete_group", "delete_topic", "faults", "fill_journal", "finish",
+    "handle_of", "handle_text", "hold", "lease_text", "letters_text", "now_s", "side_effects", "topic_goes",
 ]  # fmt: skip
 
 BROKER = "broker-a"

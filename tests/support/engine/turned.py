@@ -91,12 +91,12 @@ class TurnedMaster:
 
 
 @asynccontextmanager
-async def turned_master(root: Path) -> AsyncIterator[TurnedMaster]:
-    """Start a master, and stop it in the end.
+async def turned_master(root: Path, **options: Any) -> AsyncIterator[TurnedMaster]:
+    """Start a master, and stop it in the end; `options` are of `BrokerOptions`.
 
     It has a record of nobody's in the log, so that the log may begin behind it.
     """
     clock = TurnedClock(NOW)
-    async with in_process(root, machine=clock, metrics_port=0) as broker:
+    async with in_process(root, machine=clock, metrics_port=0, **options) as broker:
         broker.role.store.append([make_draft()])
         yield TurnedMaster(broker, clock)

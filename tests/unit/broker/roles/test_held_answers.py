@@ -1,82 +1,38 @@
 """Which calls of an elected leader wait, and for what."""
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from whimbrel.broker.cluster.leader_state import LeaderState
-from whimbrel.broker.roles.held_answers import READING, REMOTING_LEASES, REMOTING_METADATA, HeldAnswers
+from support.broker.held import HeldRig
+from whimbrel.broker.roles.held_answers import READING, REMOTING_LEASES, REMOTING_METADATA
 from whimbrel.broker.roles.remoting_parts import CHANGING
-from whimbrel.broker.tables.metadata_version import MetadataVersionFile
-from whimbrel.deferred import Deferred
 from whimbrel.errors import AlreadyExists, NotReady
-from whimbrel.model.group_record import GroupRecord
-from whimbrel.model.wire import ADMIN_SERVICE, MESSAGING_SERVICE
-from whimbrel.pb.apache.rocketmq.v2 import service_pb2 as messaging
+from whimbrel.model.wire import ADMIN_SERVICE
 from whimbrel.rpc.remoting.codes import RequestCode as R
-from whimbrel.rpc.server.handlers import Call, ServerStreamMethod, Service, UnaryMethod
-
-
-class Rig:
-    """A leader of three; nobody has stored anything yet."""
-
-    def __init__(self, root: Path) -> None:
-        self.number, self.why = 1, ""
-        self.answer: Any = "answer"
-        seats = tuple((member, f"{member:032x}") for member in (1, 2, 3))
-        term = GroupRecord(group="1" * 32, epoch=5, leader=1, voters=seats, acks=2)
-        self.state = LeaderState(
-            term, 1, seats[0][1], leases=lambda: self.number, leases_durable=lambda: self.number,
-            file=MetadataVersionFile(root), take_tables=lambda _: None, clock=lambda: 0.0, timeout_s=3.0,
-            on_change=lambda: None,
-        )  # fmt: skip
-        self.state.begin()
-        self.held = HeldAnswers(self.state, why_not=lambda: self.why)
-
-    def ask(self, name: str, service: str = MESSAGING_SERVICE) -> Any:
-        def handle(call: Call, request: Any) -> Any:
-            if isinstance(self.answer, Exception):
-                raise self.answer
-            return self.answer
-
-        kind = ServerStreamMethod if name in ("ReceiveMessage", "PullMessage") else UnaryMethod
-        method = kind(name, messaging.AckMessageRequest, handle, lambda call, error: [error])
-        (wrapped,) = self.held.wrap([Service(service, (method,))])
-        return wrapped.methods[0].handle(Call(name, "", {}, None), None)  # type: ignore[union-attr]
-
-    def waits_for(self, name: str, service: str = MESSAGING_SERVICE) -> set[str]:
-        """Return of what a majority must have stored for the answer to leave."""
-        found, waits = self.ask(name, service), set()
-        for kind, quorum in (("metadata", self.state.metadata), ("leases", self.state.leases)):
-            if isinstance(found, Deferred) and not found.done:
-                quorum.stored(2, 1)
-                waits |= {kind} if quorum.answered else set()
-        assert found == "answer" or found.result == "answer"
-        return waits
 
 
 def test_positions_that_consumers_commit_wait_for_leases(tmp_path: Path) -> None:
-    assert Rig(tmp_path).waits_for("UpdateOffset") == {"leases"}
+    assert HeldRig(tmp_path).waits_for("UpdateOffset") == {"leases"}
 
 
 @pytest.mark.parametrize("name", ["CreateTopic", "UpdateTopic", "CreateGroup", "UpdateGroup", "DrainBroker"])
 def test_what_operators_change_waits_for_metadata(tmp_path: Path, name: str) -> None:
-    assert Rig(tmp_path).waits_for(name, ADMIN_SERVICE) == {"metadata"}
+    assert HeldRig(tmp_path).waits_for(name, ADMIN_SERVICE) == {"metadata"}
 
 
 @pytest.mark.parametrize("name", ["DeleteTopic", "DeleteGroup"])
 def test_positions_go_with_what_is_deleted(tmp_path: Path, name: str) -> None:
-    assert Rig(tmp_path).waits_for(name, ADMIN_SERVICE) == {"leases", "metadata"}
+    assert HeldRig(tmp_path).waits_for(name, ADMIN_SERVICE) == {"leases", "metadata"}
 
 
 @pytest.mark.parametrize("name", ["Heartbeat", "QueryRoute", "GetOffset", "QueryOffset", "PullMessage"])
 def test_what_changes_nothing_does_not_wait(tmp_path: Path, name: str) -> None:
-    assert Rig(tmp_path).waits_for(name) == set()
+    assert HeldRig(tmp_path).waits_for(name) == set()
 
 
 def test_who_asks_before_the_leader_serves_is_held(tmp_path: Path) -> None:
-    rig = Rig(tmp_path)
+    rig = HeldRig(tmp_path)
     rig.why = "too few members"
     for name in ("UpdateOffset", "GetOffset", "PullMessage"):
         with pytest.raises(NotReady, match="too few members"):
@@ -88,7 +44,7 @@ def test_who_asks_before_the_leader_serves_is_held(tmp_path: Path) -> None:
 
 
 def test_what_exists_is_told_once_a_majority_has_it(tmp_path: Path) -> None:
-    rig = Rig(tmp_path)
+    rig = HeldRig(tmp_path)
     rig.answer = AlreadyExists("t exists already")
     held = rig.ask("CreateTopic", ADMIN_SERVICE)
     assert not held.done
