@@ -4,88 +4,20 @@ What clients see of messages does not depend on the protocol that they come by, 
 says of it holds here, too: as far as the verbs go that the engine has.
 """
 
-import asyncio
 import re
-from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from support.engine.in_process import InProcess, in_process
-from support.engine.line_front import LineFront
+from support.engine.lines import Lines, talk
 from support.remoting.handlers import NOW
-from support.store.stores import StoppedClock
 from whimbrel.model.recall import RecallHandle
 from whimbrel.model.topic import GroupConfig, MessageType
-from whimbrel.store.codec import decode_record
-
-ANSWER_S = 10.0
-
-
-class Lines:
-    """A client of the front."""
-
-    def __init__(self, broker: InProcess, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.broker, self.reader, self.writer = broker, reader, writer
-        self.asked = 0
-        self.answers: dict[int, str] = {}
-
-    def start(self, line: str) -> int:
-        """Send a line; return its number."""
-        self.asked += 1
-        self.writer.write(f"{line}\n".encode())
-        return self.asked
-
-    async def answer(self, number: int) -> str:
-        """Return the answer to a line."""
-        while number not in self.answers:
-            line = await asyncio.wait_for(self.reader.readline(), ANSWER_S)
-            at, _, text = line.decode().rstrip("\n").partition(" ")
-            self.answers[int(at)] = text
-        return self.answers.pop(number)
-
-    async def ask(self, line: str) -> str:
-        """Send a line; return its answer."""
-        return await self.answer(self.start(line))
-
-    def stored(self, topic: str) -> list[tuple[int, bytes, dict[str, str]]]:
-        """Return queue, body and properties of a topic's messages."""
-        store = self.broker.role.store
-        store.end_tick()
-        found = []
-        for queue_id in range(8):
-            low, high = store.queue_range(topic, queue_id)
-            for place, size, _ in store.queue_units(topic, queue_id, low, high - low):
-                one = decode_record(store.read(place, size))
-                found.append((queue_id, one.body, one.properties))
-        return found
-
-
-def talk(root: Path, body: Callable[[Lines], Awaitable[None]], **options: Any) -> None:
-    """Start a broker and its third front, and talk to it."""
-
-    async def run() -> None:
-        async with in_process(root, machine=StoppedClock(NOW), **options) as broker:
-            role = broker.role
-            parts = role.sends, role.reads, role.recalls.recalls, role.ends
-            front = await asyncio.start_server(
-                lambda reader, writer: LineFront(*parts).serve(reader, writer), "127.0.0.1", 0
-            )
-            async with front:
-                reader, writer = await asyncio.open_connection(*front.sockets[0].getsockname())
-                for kind in MessageType:
-                    made = broker.topic(kind.lower(), queues=4)
-                    broker.context.topics.put(made.with_type(kind))
-                await body(Lines(broker, reader, writer))
-                writer.close()
-
-    asyncio.run(run())
 
 
 def test_a_message_is_stored_where_the_answer_says(tmp_path: Path) -> None:
     async def body(lines: Lines) -> None:
-        said = await lines.ask("SEND normal queue=2 id=m1 tag=A key=k1 key=k2 color=red hello world")
+        said = await lines.ask("SEND normal queue=2 id=m1 tag=A key=k1+k2 color=red hello world")
         assert said == "OK 2 0 m1"
         properties = {
             "UNIQ_KEY": "m1",
