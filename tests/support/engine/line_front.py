@@ -70,7 +70,7 @@ def send(engine: Any, peer: str, topic: str, *body: str, queue: str = "-1", **sa
     extras = MessageExtras(
         kind=MessageType(KINDS[special[-1]]), mixed=len(special) > 1 and special != ["group", "transaction"],
         message_group=said.get("group", ""), delivery_ms=int(said.get("deliver", 0)),
-        priority=int(said.get("priority", 0)),
+        priority=int(said["priority"]) if "priority" in said else None,
     ) if special else None  # fmt: skip
     users = {name: said[name] for name in said if name not in {*KINDS, *STORED}}
     pairs = *zip(STORED.values(), own, strict=True), ("CLUSTER", engine.sends.policy.cluster), *users.items()

@@ -11,12 +11,12 @@ process still has in memory or does at its end. Between the two (`stop` and `beg
 
 import asyncio
 import subprocess
-from collections.abc import Awaitable, Callable
-from contextlib import AsyncExitStack
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import AsyncExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 from urllib.parse import parse_qsl
 
 from support.engine.in_process import InProcess, in_process
@@ -24,13 +24,14 @@ from support.engine.line_front import serve_lines
 from support.engine.turned import TurnedClock, TurnedLoop, run_on_turned_loop
 from support.remoting.handlers import NOW
 from whimbrel.broker.roles.role import Role
-from whimbrel.errors import NotReady
+from whimbrel.errors import NotReady, StoreFull
 from whimbrel.model.topic import GroupConfig, MessageType
-from whimbrel.store.codec import StoredMessage, decode_record
+from whimbrel.store.codec import RecordDraft, StoredMessage, decode_record
 
 __all__ = ["SMALL", "Got", "Lines", "engine_of", "talk"]
 
 ANSWER_S = 10.0
+NOTHING = "PULL none none 0 0"  # a line that changes nothing
 TURNS = 16  # of the loop, after which what is due at once is done
 QUEUES = 4
 STEP_MS = 20_000  # in which longer times pass, so that what is renewed is
@@ -146,8 +147,12 @@ class Lines:
     async def unanswered(self) -> None:
         """Fail if anything that waits has its answer by now."""
         await self.turn()
-        await self.ask("PULL none none 0 0")  # answers keep no order, but what was there comes before
+        await self.arrived()
         assert not self.answers, self.answers
+
+    async def arrived(self) -> None:
+        """Return once all lines so far have come to the front, and what it has answered is here."""
+        await self.ask(NOTHING)
 
     # Time
 
@@ -158,6 +163,7 @@ class Lines:
 
     async def pass_ms(self, ms: int) -> None:
         """Put all clocks forward, and do what is due on the way."""
+        await self.arrived()
         loop = asyncio.get_running_loop()
         assert isinstance(loop, TurnedLoop)
         while ms > 0:
@@ -202,6 +208,20 @@ class Lines:
         """Do so, and start the broker again."""
         await self.kill()
         await self.begin()
+
+    @contextmanager
+    def full_disk(self) -> Iterator[None]:
+        """Have the disk take no more messages; leases can be written down."""
+        store = self.role.store
+
+        def refuse_append(drafts: Sequence[RecordDraft]) -> NoReturn:
+            raise StoreFull("the disk is full")
+
+        store.append = refuse_append
+        try:
+            yield
+        finally:
+            del store.append
 
     def group(self, name: str, **fields: Any) -> GroupConfig:
         """Make a group, or change it."""

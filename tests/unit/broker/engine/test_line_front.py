@@ -1,7 +1,9 @@
 """The engine by a third front (`support/engine/line_front.py`), a line protocol over a socket.
 
 What clients see of messages does not depend on the protocol that they come by, so what `docs/checklist.md`
-says of it holds here, too: as far as the verbs go that the engine has.
+says of it holds here, too: sends, pulls, filters and types in this file, `test_line_ordered.py`,
+`test_line_delayed.py` and `test_line_retries.py` for what their names say, and `test_line_roles.py` behind a
+master, a slave, a switch, and a leader with and without a majority.
 """
 
 import re
@@ -9,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from checklist import docstrings, numbers_in
+from support.engine import line_front
 from support.engine.lines import Lines, talk
 from support.remoting.handlers import NOW
 from whimbrel.model.recall import RecallHandle
@@ -115,13 +119,29 @@ def test_a_half_is_seen_once_it_is_committed_and_never_otherwise(tmp_path: Path,
 
 
 def test_what_no_transaction_may_be(tmp_path: Path) -> None:
-    """Checklist 49: with a time of delivery refused, with a message group taken."""
+    """Checklist 49 and 50: with a time of delivery refused, with a message group taken and delivered with it;
+    several of them are refused, and nothing is stored."""
 
     async def body(lines: Lines) -> None:
         said = await lines.ask(f"SEND mixed transaction=yes deliver={NOW + 1000} id=m x")
         assert said.startswith("ERROR MESSAGE_PROPERTY_CONFLICT_WITH_TYPE ")
-        said = await lines.ask("SEND transaction transaction=yes id=m1 x")
-        assert said.startswith("OK ")
+        end = lines.role.store.written
+        said = await lines.ask("SEND transaction transaction=yes id=m a && b")
+        assert said.startswith("ERROR MALFORMED_REQUEST ") and lines.role.store.written == end
+        *_, handle = await lines.done("SEND transaction transaction=yes group=order-1 id=m1 x")
+        await lines.done(f"END transaction {handle} commit")
+        lines.group("g")
+        (found,) = await lines.receive("transaction g")
+        assert (found.body, found.properties["__SHARDINGKEY"]) == ("x", "order-1")
+
+    talk(tmp_path, body)
+
+
+def test_messages_of_a_line_go_to_one_queue_together(tmp_path: Path) -> None:
+    async def body(lines: Lines) -> None:
+        assert await lines.ask("SEND normal queue=1 id=m a && b && c") == "OK 1 0 m 1 1 m 1 2 m"
+        assert [(queue, one) for queue, one, _ in lines.stored("normal")] == [(1, b"a"), (1, b"b"), (1, b"c")]
+        assert await lines.ask("PULL normal g 1 0") == "OK 3 0:a 1:b 2:c"
 
     talk(tmp_path, body)
 
@@ -296,7 +316,15 @@ def test_a_line_in_pieces_is_one(tmp_path: Path) -> None:
     talk(tmp_path, body)
 
 
-STATEMENTS = 80
+FRONT = Path(line_front.__file__)
+LINES_MAX, STATEMENTS = 120, 80
+OTHER_FRONTS = ("whimbrel.broker.api", "whimbrel.broker.remoting", "whimbrel.broker.lane", "whimbrel.rpc")
+
+
+def test_a_front_has_few_lines_and_knows_no_other() -> None:
+    text = FRONT.read_text(encoding="utf-8")
+    assert text.count("\n") <= LINES_MAX
+    assert not [name for name in OTHER_FRONTS if f"{name}." in text] and "whimbrel.pb" not in text
 
 
 def test_the_page_names_each_statement_and_those_that_run_here() -> None:
@@ -306,7 +334,7 @@ def test_the_page_names_each_statement_and_those_that_run_here() -> None:
     )
     assert list(map(int, stated)) == list(range(1, STATEMENTS + 1))
     said: set[int] = set()
-    for text in re.findall(r'"""Checklist ([^:.]+)', Path(__file__).read_text(encoding="utf-8")):
-        for first, last in re.findall(r"(\d+)(?: to (\d+))?", text):
-            said |= set(range(int(first), int(last or first) + 1))
+    for file in Path(__file__).parent.glob("test_line_*.py"):
+        for _, text in docstrings(file):
+            said |= numbers_in(text)
     assert said == {int(number) for number, state in stated.items() if state == "run"}
