@@ -11,8 +11,8 @@ process still has in memory or does at its end. Between the two (`stop` and `beg
 
 import asyncio
 import subprocess
-from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import AsyncExitStack, contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -105,6 +105,18 @@ class Lines:
         return None if self.running is None else self.broker.broker.role
 
     # The client
+
+    @asynccontextmanager
+    async def connected(self) -> AsyncIterator[None]:
+        """Serve the front, and be connected to it; in the end the broker stops as well."""
+        serve = partial(serve_lines, lambda: engine_of(self.role))
+        async with await asyncio.start_server(serve, "127.0.0.1", 0) as front:
+            self.reader, self.writer = await asyncio.open_connection(*front.sockets[0].getsockname())
+            try:
+                yield
+            finally:
+                self.writer.close()
+                await self.stop()
 
     def start(self, line: str) -> int:
         """Send a line; return its number."""
@@ -200,7 +212,8 @@ class Lines:
         """Go on with what a kill -9 leaves at this moment."""
         self.kills += 1
         left = self.root.with_name(f"killed-{self.kills}")
-        await asyncio.to_thread(subprocess.run, ["cp", "-r", "--sparse=always", self.root, left], check=True)
+        copy = ["cp", "-r", "--sparse=always", str(self.root), str(left)]
+        await asyncio.to_thread(lambda: subprocess.run(copy, check=True))
         await self.stop()
         self.root = left
 
@@ -258,16 +271,8 @@ def talk(root: Path, body: Callable[[Lines], Awaitable[None]], **options: Any) -
     async def run() -> None:
         lines = Lines(root / "store", TurnedClock(NOW), **options)
         lines.root.mkdir()
-        await lines.begin()
-        front = await asyncio.start_server(
-            partial(serve_lines, lambda: engine_of(lines.role)), "127.0.0.1", 0
-        )
-        try:
-            async with front:
-                lines.reader, lines.writer = await asyncio.open_connection(*front.sockets[0].getsockname())
-                await body(lines)
-                lines.writer.close()
-        finally:
-            await lines.stop()
+        async with lines.connected():
+            await lines.begin()
+            await body(lines)
 
     run_on_turned_loop(run())

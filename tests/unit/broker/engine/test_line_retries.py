@@ -1,4 +1,4 @@
-"""What comes again, and what does not any more, by the third front: retries, dead letters, forwards, filters."""
+"""What comes again, and what no longer does, by the third front: retries, dead letters, forwards, filters."""
 
 from pathlib import Path
 
@@ -27,7 +27,7 @@ def letters(lines: Lines) -> list[bytes]:
 
 
 async def use_up(lines: Lines) -> list[str]:
-    """Have the group, which may have two deliveries, fail twice at its first message; return what it gets then."""
+    """Have the group, which may have two deliveries, fail twice at a message; return what comes then."""
     lines.group("c", retry_max=1)
     for attempt in (1, 2):
         (held,) = await lines.receive(f"normal c batch=1 invisible={SHORT_MS}")
