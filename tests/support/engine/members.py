@@ -42,8 +42,29 @@ class Beside:
         )
         self.replicator = Replicator(self.loop, self.options, clock=clock.monotonic)
         self.replicator.start(self.made(role))
-        self.thread = threading.Thread(target=self.replicator.run, daemon=True)
+        self.turns, self.going = threading.Lock(), threading.Event()
+        self.going.set()
+        self.thread = threading.Thread(target=self.run, daemon=True)
         self.thread.start()
+
+    def run(self) -> None:
+        """Work, but while it hangs."""
+        while not self.loop.stopping:
+            self.going.wait()
+            with self.turns:
+                if self.going.is_set():
+                    self.replicator.turn()
+
+    def hang(self) -> None:
+        """Have it do nothing, as a process that is stopped; its connections stay."""
+        self.going.clear()
+        self.loop.wake()
+        with self.turns:
+            pass  # the last turn is over
+
+    def go_on(self) -> None:
+        """Have it work again."""
+        self.going.set()
 
     def made(self, role: str) -> MasterRole | SlaveRole:
         """Return a role."""
@@ -55,6 +76,7 @@ class Beside:
 
     def close(self) -> None:
         """End it."""
+        self.go_on()
         self.loop.stop()
         self.loop.wake()
         self.thread.join(JOIN_S)
@@ -81,7 +103,7 @@ async def follow(slave: Lines, own: Beside, master: Lines, other: Beside) -> Non
         "store": str(slave.root), "name": "broker-a", "host": "127.0.0.1", "port": 0, "nameservers": (),
         "flush": "async", "role": "slave", "id": 1,
     }  # fmt: skip
-    broker = Broker(BrokerOptions(**(settings | SMALL)), machine=slave.clock)
+    broker = Broker(BrokerOptions(**(settings | SMALL | slave.options)), machine=slave.clock)
     slave.running = AsyncExitStack()
     slave.running.push_async_callback(broker.stop)
     await broker.start()

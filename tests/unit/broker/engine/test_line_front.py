@@ -94,8 +94,12 @@ def test_a_handle_names_what_waits_and_recalls_it(tmp_path: Path) -> None:
             assert await lines.ask(f"RECALL delay {handle}") == "OK m1"
         assert (await lines.ask(f"RECALL mixed {handle}")).startswith("ERROR MALFORMED_REQUEST ")
         assert (await lines.ask("RECALL delay nothing")).startswith("ERROR MALFORMED_REQUEST ")
+        unknown = named._replace(message_id="none").encode()
+        assert await lines.ask(f"RECALL delay {unknown}") == "OK none"
         other = RecallHandle(topic="delay", broker_name="b", time_ms=NOW, message_id="m1").encode()
         assert await lines.ask(f"RECALL delay {other}") == "ELSEWHERE b -1"
+        await lines.pass_ms(62_000)
+        assert (await lines.ask(f"RECALL delay {handle}")).startswith("ERROR MALFORMED_REQUEST ")
 
     talk(tmp_path, body)
 
@@ -139,6 +143,7 @@ def test_what_no_transaction_may_be(tmp_path: Path) -> None:
 
 def test_messages_of_a_line_go_to_one_queue_together(tmp_path: Path) -> None:
     async def body(lines: Lines) -> None:
+        lines.group("g")
         assert await lines.ask("SEND normal queue=1 id=m a && b && c") == "OK 1 0 m 1 1 m 1 2 m"
         assert [(queue, one) for queue, one, _ in lines.stored("normal")] == [(1, b"a"), (1, b"b"), (1, b"c")]
         assert await lines.ask("PULL normal g 1 0") == "OK 3 0:a 1:b 2:c"

@@ -13,6 +13,7 @@ import pytest
 from support.engine.lines import Lines, talk
 from support.engine.members import Beside, beside, follow, promote, synced
 from support.remoting.handlers import NOW
+from support.waiting import until_async
 from whimbrel.broker.cluster.state_quorum import StateQuorum
 from whimbrel.broker.roles.slave import SlaveRole
 from whimbrel.store.slave_store import SlaveStore
@@ -38,11 +39,11 @@ class Pair:
         return self.slave
 
 
-def fail_over(root: Path, body: Callable[[Pair], Awaitable[None]]) -> None:
-    """Start both, and run `body`."""
+def fail_over(root: Path, body: Callable[[Pair], Awaitable[None]], **options: Any) -> None:
+    """Start both, with these options, and run `body`."""
 
     async def run(master: Lines) -> None:
-        slave = Lines(root / "slave", master.clock)
+        slave = Lines(root / "slave", master.clock, **options)
         slave.root.mkdir()
         with (
             beside(master.root, "master", master.clock) as one,
@@ -52,7 +53,7 @@ def fail_over(root: Path, body: Callable[[Pair], Awaitable[None]]) -> None:
                 await follow(slave, other, master, one)
                 await body(Pair(master, slave, (one, other)))
 
-    talk(root, run)
+    talk(root, run, **options)
 
 
 def test_a_slave_serves_reads_and_takes_and_refuses_what_changes_the_log(tmp_path: Path) -> None:
@@ -153,6 +154,81 @@ def test_a_slave_refuses_ends_and_as_the_master_asks_and_takes_them(tmp_path: Pa
         assert len(lines.records("transaction")) == 1
 
     fail_over(tmp_path, body)
+
+
+MAJORITY: Any = {"replication": "majority", "voters": ("0", "1", "2"), "slave_timeout_ms": 3_000}
+
+
+async def committing(pair: Pair) -> None:
+    """Wait until a majority is connected, and has a message; there is a group of which nothing is held."""
+    pair.master.group("c")
+
+    async def sent() -> bool:
+        return (await pair.master.ask("SEND normal queue=0 id=a a")).startswith("OK ")
+
+    await until_async(sent, what="a majority")
+    (held,) = await pair.master.receive("normal c wait=5000")
+    await pair.master.done(f"ACK normal c {held.handle}")
+    await pair.synced()
+
+
+def test_with_a_majority_of_the_log_answers_leave_and_messages_are_seen_once_it_has_them(
+    tmp_path: Path,
+) -> None:
+    """Of three voters two are here."""
+
+    async def body(pair: Pair) -> None:
+        master, slave = pair.master, pair.slave
+        await committing(pair)
+        assert await slave.ask("PULL normal c 0 0") == "OK 1 0:a"
+        pair.besides[1].hang()
+        asked = "SEND normal queue=0 id=b b", "RECEIVE normal c wait=30000", "PULL normal c 0 1 wait=30000"
+        waits = [master.start(line) for line in asked]
+        await master.unanswered()
+        pair.besides[1].go_on()
+        assert await master.answer(waits[0]) == "OK 0 1 b"
+        assert [one.body for one in await master.got(waits[1])] == ["b"]
+        assert await master.answer(waits[2]) == "OK 2 1:b"
+
+    fail_over(tmp_path, body, **MAJORITY)
+
+
+def test_without_a_majority_of_the_log_nothing_new_is_taken_or_seen(tmp_path: Path) -> None:
+    """What it has taken before is told as not known, and comes once there is a majority again."""
+
+    async def body(pair: Pair) -> None:
+        master = pair.master
+        await committing(pair)
+        pair.besides[1].hang()
+        waits = master.start("SEND normal queue=0 id=b b"), master.start("RECEIVE normal c wait=60000")
+        await master.unanswered()
+        await master.pass_ms(3_000)
+        said = await master.answer(waits[0])
+        assert said.startswith("ERROR NOT_COMMITTED "), said
+        refused = await master.ask("SEND normal queue=0 id=c c")
+        assert refused.startswith("ERROR HA_NOT_AVAILABLE "), refused
+        assert await master.ask("PULL normal c 0 0") == "OK 1 0:a"
+        await master.unanswered()
+        pair.besides[1].go_on()
+        assert [one.body for one in await master.got(waits[1])] == ["b"]
+
+    fail_over(tmp_path, body, **MAJORITY)
+
+
+def test_the_end_of_a_role_answers_what_waits_for_a_majority_of_the_log(tmp_path: Path) -> None:
+    async def body(pair: Pair) -> None:
+        master = pair.master
+        await committing(pair)
+        pair.besides[1].hang()
+        waits = master.start("SEND normal queue=0 id=b b"), master.start("RECEIVE normal c wait=60000")
+        await master.unanswered()
+        await master.stop()
+        said = await master.answer(waits[0])
+        assert said.startswith("ERROR NOT_COMMITTED "), said
+        assert await master.got(waits[1]) == []
+        assert (await master.ask("SEND normal queue=0 id=c c")).startswith("ERROR NOT_READY ")
+
+    fail_over(tmp_path, body, **MAJORITY)
 
 
 def test_during_a_switch_lines_are_refused_and_those_that_wait_are_answered(
