@@ -11,11 +11,13 @@ from typing import Any
 import pytest
 
 from support.engine.lines import Lines, talk
-from support.engine.members import Beside, beside, follow, promote, synced
+from support.engine.members import Beside, Group, beside, elected, follow, promote, synced
+from support.engine.turned import TurnedClock, run_on_turned_loop
 from support.remoting.handlers import NOW
 from support.waiting import until_async
 from whimbrel.broker.cluster.state_quorum import StateQuorum
 from whimbrel.broker.roles.slave import SlaveRole
+from whimbrel.model.topic import MessageType
 from whimbrel.store.slave_store import SlaveStore
 
 BLOCK_MS = 30_000
@@ -156,17 +158,24 @@ def test_a_slave_refuses_ends_and_as_the_master_asks_and_takes_them(tmp_path: Pa
     fail_over(tmp_path, body)
 
 
+async def sent(lines: Lines, line: str, answer: str) -> None:
+    """Send a message; until a majority is connected, again: what is refused is not stored."""
+
+    async def taken() -> bool:
+        said = await lines.ask(line)
+        assert said == answer or said.startswith("ERROR HA_NOT_AVAILABLE "), said
+        return said == answer
+
+    await until_async(taken, what="a majority")
+
+
 MAJORITY: Any = {"replication": "majority", "voters": ("0", "1", "2"), "slave_timeout_ms": 3_000}
 
 
 async def committing(pair: Pair) -> None:
     """Wait until a majority is connected, and has a message; there is a group of which nothing is held."""
     pair.master.group("c")
-
-    async def sent() -> bool:
-        return (await pair.master.ask("SEND normal queue=0 id=a a")).startswith("OK ")
-
-    await until_async(sent, what="a majority")
+    await sent(pair.master, "SEND normal queue=0 id=a a", "OK 0 0 a")
     (held,) = await pair.master.receive("normal c wait=5000")
     await pair.master.done(f"ACK normal c {held.handle}")
     await pair.synced()
@@ -205,12 +214,15 @@ def test_without_a_majority_of_the_log_nothing_new_is_taken_or_seen(tmp_path: Pa
         await master.pass_ms(3_000)
         said = await master.answer(waits[0])
         assert said.startswith("ERROR NOT_COMMITTED "), said
-        refused = await master.ask("SEND normal queue=0 id=c c")
-        assert refused.startswith("ERROR HA_NOT_AVAILABLE "), refused
         assert await master.ask("PULL normal c 0 0") == "OK 1 0:a"
         await master.unanswered()
         pair.besides[1].go_on()
         assert [one.body for one in await master.got(waits[1])] == ["b"]
+        pair.besides[1].close()
+        commit = master.role.appender.commit
+        await until_async(lambda: commit.near(master.clock.monotonic_ns()) < commit.copies, what="its end")
+        refused = await master.ask("SEND normal queue=0 id=c c")
+        assert refused.startswith("ERROR HA_NOT_AVAILABLE ") and len(master.records("normal")) == 2
 
     fail_over(tmp_path, body, **MAJORITY)
 
@@ -254,7 +266,7 @@ def test_during_a_switch_lines_are_refused_and_those_that_wait_are_answered(
             for line in ("SEND normal id=x x", "PULL normal c 0 0", "RECEIVE normal c", "ACK normal c x"):
                 assert (await lines.ask(line)).startswith("ERROR NOT_READY "), line
             gate.set()
-            own.replicator.switch(own.made("slave"))
+            own.switch("slave")
             await switching
             assert (await lines.ask("SEND normal id=x x")).startswith("ERROR NOT_WRITABLE ")
             assert await lines.ask("PULL normal c 0 0") == "OK 1 0:a"
@@ -394,3 +406,68 @@ def test_a_leader_that_does_not_serve_yet_holds_takes_and_refuses_settles(tmp_pa
         assert [one.body for one in await lines.got(waits)] == ["a", "b", "c"]
 
     talk(tmp_path, body)
+
+
+def elect(root: Path, body: Callable[[Group], Awaitable[None]]) -> None:
+    """Start three members that elect their leader, and run `body`."""
+
+    async def run() -> None:
+        async with elected(root, TurnedClock(NOW)) as group:
+            await body(group)
+
+    run_on_turned_loop(run())
+
+
+async def serving(group: Group) -> Lines:
+    """Return the front of a leader that has taken a message of an ordered group's topic."""
+    leader = await group.leader()
+    leader.broker.context.topics.put(leader.broker.topic("fifo", 1).with_type(MessageType.FIFO))
+    leader.group("c", fifo=True)
+    await sent(leader, "SEND fifo group=g id=m0 m0", "OK 0 0 m0")
+    return leader
+
+
+def test_an_elected_leader_and_its_successor_give_out_in_order_what_is_not_done(tmp_path: Path) -> None:
+    """Checklist 17, by an election: what was answered before it holds after it."""
+
+    async def body(group: Group) -> None:
+        leader = await serving(group)
+        for number in range(1, 6):
+            await leader.done(f"SEND fifo group=g id=m{number} m{number}")
+        held = await leader.receive(f"fifo c batch=4 invisible={BLOCK_MS} attempt=lost wait=5000")
+        assert [one.body for one in held] == ["m0", "m1", "m2", "m3"]
+        await leader.done(f"ACK fifo c {held[0].handle} {held[1].handle}")
+        for follower in await group.followers():
+            assert (await follower.ask("SEND fifo group=g id=x x")).startswith("ERROR NOT_WRITABLE ")
+            assert await follower.receive("fifo c attempt=lost") == []
+        await group.end(leader)
+        assert (await leader.ask("SEND fifo group=g id=x x")).startswith("ERROR NOT_READY ")
+        successor = await group.leader()
+        assert successor is not leader
+        assert await successor.receive("fifo c attempt=other") == []
+        rest = await successor.receive(f"fifo c invisible={BLOCK_MS} attempt=lost wait=5000")
+        assert [(one.body, one.attempt) for one in rest] == [(f"m{number}", 1) for number in range(2, 6)]
+        assert await successor.ask("ACK fifo c " + " ".join(one.handle for one in rest)) == "OK"
+        await sent(successor, "SEND fifo group=g id=m6 m6", "OK 0 6 m6")
+
+    elect(tmp_path, body)
+
+
+def test_an_elected_leader_without_its_majority_answers_nothing_that_may_be_lost(tmp_path: Path) -> None:
+    async def body(group: Group) -> None:
+        leader = await serving(group)
+        (held,) = await leader.receive(f"fifo c batch=1 invisible={BLOCK_MS} wait=5000")
+        others = await group.followers()
+        for follower in others:
+            group.own(follower).hang()
+        waits = leader.start("SEND fifo group=g id=m1 m1")
+        await leader.unanswered()
+        for follower in others:
+            await group.end(follower)
+        acknowledged = leader.start(f"ACK fifo c {held.handle}")
+        await leader.unanswered()
+        await leader.stop()
+        assert (await leader.answer(waits)).startswith("ERROR NOT_COMMITTED ")
+        assert (await leader.answer(acknowledged)).startswith("ERROR NOT_STORED ")
+
+    elect(tmp_path, body)
