@@ -44,8 +44,9 @@ READS: Final = ReadRules(
     bytes_max=1 << 20, no_queue=QueueNotFound, **CONSUMES,
 )  # fmt: skip
 TAKES: Final = TakeRules(
-    checks=(take_checks.invisible_time, consuming.filter_given, take_checks.topic_there,
-            consuming.group_reads, take_checks.queues_selected), messages_max=32, **CONSUMES,
+    checks=(consuming.topic_named, consuming.group_named, take_checks.invisible_time, consuming.filter_given,
+            take_checks.topic_there, consuming.group_reads, take_checks.queues_selected),
+    messages_max=32, **CONSUMES,
 )  # fmt: skip
 LINE: Any = re.compile(r"(\S+)((?: [^ =]+(?=\s))*)((?: [^ =]+=[^ =]\S*)*)(.*)\n")  # verb, words, names, text
 STORED: Final = {"id": "UNIQ_KEY", "tag": "TAGS", "key": "KEYS"}

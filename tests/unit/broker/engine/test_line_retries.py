@@ -198,6 +198,7 @@ def test_what_is_wrong_with_handles_is_told_one_by_one(tmp_path: Path) -> None:
             (f"CHANGE normal c {held[0].handle} 1000", "INVALID_RECEIPT_HANDLE"),
             (f"CHANGE normal c {held[1].handle} -1", "ILLEGAL_INVISIBLE_TIME"),
             ("RECEIVE none c", "TOPIC_NOT_FOUND"),
+            ("RECEIVE RMQ_SYS_TRANS_HALF_TOPIC c", "ILLEGAL_TOPIC"),
             ("RECEIVE normal a/b", "ILLEGAL_CONSUMER_GROUP"),
             ("RECEIVE normal c invisible=1", "ILLEGAL_INVISIBLE_TIME"),
             ("RECEIVE normal c ||", "ILLEGAL_FILTER_EXPRESSION"),
