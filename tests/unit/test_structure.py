@@ -18,6 +18,7 @@ RULES = {
     "SendRules": {"broker/api/send.py", "broker/remoting/sends.py"},
     "ReadRules": {"broker/api/pulls.py", "broker/remoting/pulls.py"},
     "TakeRules": {"broker/api/receive.py"},
+    "PositionRules": {"broker/api/positions.py", "broker/remoting/positions.py"},
 }
 # Who calls what of a verb, below broker/.
 CALLERS = {
@@ -27,6 +28,8 @@ CALLERS = {
     "Take": {"broker/api/receive.py"},
     "Settles": {"broker/roles/role.py"},
     "SettleService": {"broker/roles/role.py"},
+    "PositionCalls": {"broker/roles/role.py"},
+    "Position": {"broker/api/positions.py", "broker/remoting/positions.py"},
     "settle_packed": {"broker/lane/acks.py"},
     # makes dead letters: of what is given up, and of what is used up
     "dead_letter": {"broker/engine/settle.py", "broker/consume/dead_letters.py"},

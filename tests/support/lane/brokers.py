@@ -255,9 +255,7 @@ class Side:
 
         now_ms = lambda: self.clock.now  # noqa: E731
         takes = Takes(self.topics, creation, self.consumption, waiting, now_ms=now_ms, delivered=told)
-        self.receives = ReceiveService(
-            takes, self.consumption, clock=now_ms, lane_messages=self.store.lane_messages
-        )
+        self.receives = ReceiveService(takes, clock=now_ms, lane_messages=self.store.lane_messages)
         self.reads = make_reads(self.store, creation, splitting=self.splitting(), waiting=waiting)
         self.pulls = PullService(self.reads, self.store.lane_messages)
         self.reads.delivered = told

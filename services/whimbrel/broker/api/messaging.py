@@ -7,6 +7,7 @@ response, and the gRPC status stays OK. NotMaster comes with a trailer that says
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from whimbrel.broker.api.positions import PositionService
 from whimbrel.broker.api.pulls import PullService
 from whimbrel.broker.api.receive import ReceiveService
 from whimbrel.broker.api.route import RouteService
@@ -73,6 +74,7 @@ def messaging_service(
     receives: ReceiveService,
     settles: SettleService,
     pulls: PullService,
+    positions: PositionService,
     sessions: SessionService,
     clients: Clients,
     special: Mapping[str, Handle],
@@ -83,7 +85,7 @@ def messaging_service(
     """Return the service for the transport.
 
     Args:
-        routes, sends, receives, settles, pulls, sessions: handle their calls.
+        routes, sends, receives, settles, pulls, positions, sessions: handle their calls.
         clients: the known clients.
         special: by name, calls about messages that are not plain ones, and those that this broker refuses.
         clock: seconds of the monotonic clock.
@@ -107,9 +109,9 @@ def messaging_service(
         "AckMessage": settles.acknowledge,
         "ChangeInvisibleDuration": settles.change_invisible,
         "ForwardMessageToDeadLetterQueue": settles.forward,
-        "UpdateOffset": receives.update_offset,
-        "GetOffset": receives.get_offset,
-        "QueryOffset": receives.query_offset,
+        "UpdateOffset": positions.update_offset,
+        "GetOffset": positions.get_offset,
+        "QueryOffset": positions.query_offset,
         "SyncLiteSubscription": refuse_lite,
         **special,
     }

@@ -12,7 +12,8 @@ from whimbrel.model.topic import GroupConfig
 from whimbrel.store.scan import Filter
 
 __all__ = [
-    "Consume", "ConsumeRules", "filter_given", "group_named", "group_of", "group_reads", "topic_named",
+    "Consume", "ConsumeRules", "filter_given", "found_group", "group_named", "group_of", "group_reads",
+    "topic_named",
 ]  # fmt: skip
 
 
@@ -87,14 +88,22 @@ def group_of(creation: GroupCreation, name: str, rules: ConsumeRules) -> GroupCo
     Raises:
         IllegalGroup, Throttled, Forbidden, GroupNotFound, StoreFull: see `GroupCreation.group`.
     """
-    groups = creation.groups
-    group = groups.rows.get(name)
+    group = creation.groups.rows.get(name)
     if group is None:
-        group = creation.group(name) if rules.limited else groups.find(name, create=creation.master)
+        group = found_group(creation, name, rules)
         if group is None:
-            if not groups.auto_create:
+            if not creation.groups.auto_create:
                 raise GroupNotFound(f"no consumer group {name}; create it, or switch auto_create_groups on")
             group = GroupConfig(name=name)  # a slave's table is its master's
     if not group.consume_enabled:
         raise Forbidden(f"reading is switched off for group {name}")
     return group
+
+
+def found_group(creation: GroupCreation, name: str, rules: ConsumeRules) -> GroupConfig | None:
+    """Return the same, whether or not it may read; None: there is none, and none may be made here.
+
+    Raises:
+        IllegalGroup, Throttled, Forbidden, StoreFull: see `GroupCreation.group`.
+    """
+    return creation.group(name) if rules.limited else creation.groups.find(name, create=creation.master)

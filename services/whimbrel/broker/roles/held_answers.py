@@ -2,12 +2,13 @@
 
     call ──► not serving yet: NotReady (held by `leader_calls.py`) ──► its handler ──► `StateQuorum.hold`
 
-    waits for leases     UpdateOffset, ResetOffsets, ReplayDeadLetters, DropDeadLetters
+    waits for leases     ResetOffsets, ReplayDeadLetters, DropDeadLetters
     waits for metadata   CreateTopic, UpdateTopic, CreateGroup, UpdateGroup, DrainBroker, ForgetBroker
     waits for both       DeleteTopic, DeleteGroup: positions go with them
 
 RecallMessage and EndTransaction change the log alone, and wait for its commit (`timing/`, `transactions/`).
-What sends, takes and settles wait for, the engine knows (`engine/send.py`, `take.py`, `settle.py`).
+What sends, takes, settles and calls about positions wait for, the engine knows (`engine/send.py`, `take.py`,
+`settle.py`, `positions.py`).
 
 Requests of the remoting protocol wait likewise, by their codes. The offset that a pull carries is the
 exception: its reply does not wait, since the client sends it again with the next one.
@@ -36,7 +37,6 @@ Handle = Callable[[Any, Any], Any]
 
 LEASES: Final = frozenset(
     {
-        "UpdateOffset",
         "ResetOffsets",
         "ReplayDeadLetters",
         "DropDeadLetters",
@@ -60,7 +60,6 @@ METADATA: Final = frozenset(
 R: Final = RequestCode
 REMOTING_LEASES: Final = frozenset(
     {
-        R.UPDATE_CONSUMER_OFFSET,
         R.INVOKE_BROKER_TO_RESET_OFFSET,
         R.CLONE_GROUP_OFFSET,
         R.DELETE_TOPIC_IN_BROKER,
@@ -80,7 +79,6 @@ READING: Final = frozenset(
     {
         R.PULL_MESSAGE,
         R.LITE_PULL_MESSAGE,
-        R.QUERY_CONSUMER_OFFSET,
         R.GET_ALL_CONSUMER_OFFSET,
         R.GET_CONSUME_STATS,
         R.GET_BROKER_CONSUME_STATS,
@@ -92,7 +90,7 @@ REMOTING_SERVING: Final = (REMOTING_LEASES | REMOTING_METADATA | READING) - {R.H
 
 # Not before this leader serves: what they read or change is not known before. Sends, and what else appends,
 # are refused as long; receives are held by their own service.
-SERVING: Final = LEASES | METADATA | {"PullMessage", "GetOffset", "QueryOffset"}
+SERVING: Final = LEASES | METADATA | {"PullMessage"}
 
 
 class HeldAnswers:

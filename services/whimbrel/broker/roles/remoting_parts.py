@@ -10,7 +10,7 @@ from whimbrel.broker.api.admin import ReplicationView
 from whimbrel.broker.api.table_changes import TableChanges
 from whimbrel.broker.consume.client_positions import ClientPositions
 from whimbrel.broker.consume.group_consumption import GroupConsumption
-from whimbrel.broker.engine.read import Reads
+from whimbrel.broker.engine.positions import PositionCalls
 from whimbrel.broker.engine.send import Sends
 from whimbrel.broker.options import BrokerOptions
 from whimbrel.broker.remoting.client_calls import RemotingClientCalls
@@ -93,7 +93,7 @@ class Opened(Protocol):
     consumption: GroupConsumption
     creation: GroupCreation
     client_positions: ClientPositions
-    reads: Reads
+    position_calls: PositionCalls
     sends: Sends
 
     @property
@@ -124,18 +124,6 @@ def make_parts(role: Opened) -> RemotingParts:
     )
     locks = RemotingLocks(context.queue_locks, topics, groups, clock=machine.monotonic)
 
-    splitting = role.reads.splitting
-    positions = RemotingPositions(
-        topics,
-        role.creation,
-        context.remoting_clients,
-        role.client_positions,
-        role.store,
-        master=master,
-        memory_bytes=splitting.memory,
-        written=splitting.written,
-    )
-
     changes = TableChanges(topics, groups, role.consumption, role.store, master=master)
     name, traffic = role.options.name, context.traffic
     topic_part = RemotingTopics(
@@ -154,7 +142,7 @@ def make_parts(role: Opened) -> RemotingParts:
     parts = [
         clients.handles(),
         locks.handles(),
-        positions.handles(),
+        RemotingPositions(role.position_calls).handles(),
         topic_part.handles(),
         RemotingGroups(changes).handles(),
         stats_of(role, changes).handles(),

@@ -25,6 +25,7 @@ from whimbrel.broker.api.bulk import BulkService
 from whimbrel.broker.api.cut_admin import CutAdmin
 from whimbrel.broker.api.dead_letter_admin import DeadLetterAdmin
 from whimbrel.broker.api.messaging import Handle, messaging_service
+from whimbrel.broker.api.positions import PositionService
 from whimbrel.broker.api.pulls import PullService
 from whimbrel.broker.api.receive import ReceiveService
 from whimbrel.broker.api.replay import ReplayService
@@ -40,6 +41,7 @@ from whimbrel.broker.consume.policies import Policies
 from whimbrel.broker.consume.pulled_queues import PulledQueues
 from whimbrel.broker.consume.retry_topics import retry_topics
 from whimbrel.broker.counted import Counted
+from whimbrel.broker.engine.positions import PositionCalls
 from whimbrel.broker.engine.read import Reads
 from whimbrel.broker.engine.send import Majority, Sends
 from whimbrel.broker.engine.settle import Settles
@@ -394,6 +396,15 @@ class Role(ABC):
             not_serving=self.not_serving,
         )
         self.reads = self.make_reads()
+        self.position_calls = PositionCalls(
+            self.creation,
+            context.remoting_clients,
+            self.client_positions,
+            store,
+            self.reads.splitting,
+            majority=self.leases_majority,
+            not_serving=self.not_serving,
+        )
         self.takes = Takes(
             topics,
             self.creation,
@@ -547,12 +558,12 @@ class Role(ABC):
             sends=self.send_calls(),
             receives=ReceiveService(
                 self.takes,
-                self.consumption,
                 clock=self.machine.wall_ms,
                 lane_messages=self.store.lane_messages,
             ),
             settles=SettleService(self.settles),
             pulls=PullService(self.reads, self.store.lane_messages),
+            positions=PositionService(self.position_calls),
             sessions=context.sessions,
             clients=context.clients,
             special=self.special_calls(),

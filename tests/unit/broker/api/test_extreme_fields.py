@@ -16,20 +16,24 @@ import pytest
 from support.broker.consumption import FakeClock, FakeJournal, take_of
 from support.engine.reads import make_reads
 from support.store.stores import NOW, OPTIONS, make_draft, open_master
+from whimbrel.broker.api.positions import PositionService
 from whimbrel.broker.api.pulls import PullService
 from whimbrel.broker.api.receive import ReceiveService
 from whimbrel.broker.api.send import SendService
 from whimbrel.broker.api.session import SessionService
 from whimbrel.broker.api.settle import SettleService
+from whimbrel.broker.consume.client_positions import ClientPositions
 from whimbrel.broker.consume.filters import compile_filter
 from whimbrel.broker.consume.group_consumption import GroupConsumption
 from whimbrel.broker.consume.plan import ReceiveRequest
+from whimbrel.broker.engine.positions import PositionCalls
 from whimbrel.broker.engine.send import Sends
 from whimbrel.broker.engine.settle import Settles
 from whimbrel.broker.engine.take import Takes
 from whimbrel.broker.tables.clients import Clients
 from whimbrel.broker.tables.group_creation import GroupCreation
 from whimbrel.broker.tables.groups import GroupTable
+from whimbrel.broker.tables.remoting_clients import RemotingClients
 from whimbrel.broker.tables.topics import TopicTable
 from whimbrel.deferred import Deferred
 from whimbrel.errors import WhimbrelError
@@ -115,9 +119,18 @@ class Front:
         host = pack_host("127.0.0.1", 1)
         engine = Sends(self.topics, creation, appender, cluster="C", store_host=host, clock=clock)
         sends = SendService(engine, clock)
-        receives = ReceiveService(self.takes, self.consumption, clock=clock)
+        receives = ReceiveService(self.takes, clock=clock)
+        reads = make_reads(self.store, creation)
+        calls = PositionCalls(
+            creation,
+            RemotingClients(compile_filter),
+            ClientPositions(self.consumption.positions, monotonic=lambda: 0.0),
+            self.store,
+            reads.splitting,
+        )
+        positions = PositionService(calls)
         settles = SettleService(Settles(self.consumption, self.groups.get))
-        pulls = PullService(make_reads(self.store, creation), self.store.lane_messages)
+        pulls = PullService(reads, self.store.lane_messages)
         sessions = SessionService(
             self.clients, self.groups, self.consumption.upkeep.release_client, clock=lambda: NOW / 1000
         )
@@ -144,15 +157,15 @@ class Front:
             ),
             "pull": (pulls.pull, messaging.PullMessageRequest(group=group, message_queue=queue)),
             "update offset": (
-                receives.update_offset,
+                positions.update_offset,
                 messaging.UpdateOffsetRequest(group=group, message_queue=queue, offset=1),
             ),
             "get offset": (
-                receives.get_offset,
+                positions.get_offset,
                 messaging.GetOffsetRequest(group=group, message_queue=queue),
             ),
             "query offset": (
-                receives.query_offset,
+                positions.query_offset,
                 messaging.QueryOffsetRequest(message_queue=queue, query_offset_policy=messaging.TIMESTAMP),
             ),
             "heartbeat": (sessions.heartbeat, messaging.HeartbeatRequest(group=group)),

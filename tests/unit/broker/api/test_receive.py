@@ -92,7 +92,7 @@ class Rig:
             self.waiting,
             now_ms=clock,
         )
-        self.service = ReceiveService(self.takes, self.consumption, clock=clock)  # type: ignore[arg-type]
+        self.service = ReceiveService(self.takes, clock=clock)
         self.store = FakeStore()
         splitting = ReadSplitting(enabled=slave_read, written=lambda: self.written)
         reads = make_reads(self.store, creation, splitting=splitting)

@@ -1,4 +1,4 @@
-"""What an elected leader does with each call about positions and of administrators, while others lag behind.
+"""What an elected leader does with each call of administrators, while others lag behind.
 
 For each method, and each code of the remoting protocol: whether it is refused before the leader serves, and
 for which majorities an answer waits, in their order, where both kinds of state are behind: a good one, one
@@ -27,7 +27,7 @@ from whimbrel.errors import (
     TopicNotFound,
     WhimbrelError,
 )
-from whimbrel.model.wire import ADMIN_SERVICE, DEAD_LETTER_SERVICE, MESSAGING_SERVICE
+from whimbrel.model.wire import ADMIN_SERVICE, DEAD_LETTER_SERVICE
 from whimbrel.pb.whimbrel.admin.v1 import admin_service_pb2, dead_letter_service_pb2
 from whimbrel.rpc.remoting.codes import RequestCode as R
 
@@ -35,9 +35,6 @@ WHY = "too few members have handed their leases over"
 BOTH = "metadata leases"
 # Refused before this leader serves; waits of a good answer, and of one that says what is known already.
 HELD: dict[str | R, tuple[bool, str, str]] = {
-    "UpdateOffset": (True, "leases", "leases"),
-    "GetOffset": (True, "", ""),
-    "QueryOffset": (True, "", ""),
     "CreateTopic": (True, "metadata", "metadata"),
     "UpdateTopic": (True, "metadata", "metadata"),
     "DeleteTopic": (True, BOTH, "metadata"),
@@ -57,8 +54,6 @@ HELD: dict[str | R, tuple[bool, str, str]] = {
     "ListDeadLetters": (False, "", ""),
     "ReplayDeadLetters": (True, "leases", "leases"),
     "DropDeadLetters": (True, "leases", "leases"),
-    R.QUERY_CONSUMER_OFFSET: (True, "", ""),
-    R.UPDATE_CONSUMER_OFFSET: (True, "leases", "leases"),
     R.SEARCH_OFFSET_BY_TIMESTAMP: (False, "", ""),
     R.GET_MAX_OFFSET: (False, "", ""),
     R.GET_MIN_OFFSET: (False, "", ""),
@@ -84,7 +79,7 @@ HELD: dict[str | R, tuple[bool, str, str]] = {
     R.SET_MESSAGE_REQUEST_MODE: (False, "", ""),
     R.UPDATE_BROKER_CONFIG: (False, "", ""),
 }
-POSITIONS = {"UpdateOffset", "GetOffset", "QueryOffset"}
+ENGINE = {R.QUERY_CONSUMER_OFFSET, R.UPDATE_CONSUMER_OFFSET}  # knows of these: test_position_majority.py
 ALREADY = (AlreadyExists, GroupNotFound, TopicNotFound)
 OTHERS = (BadRequest, NotWritable, StoreFull)
 
@@ -93,8 +88,6 @@ each = pytest.mark.parametrize("what", HELD, ids=str)
 
 def service_of(what: str) -> str:
     """Return the service that a method is one of."""
-    if what in POSITIONS:
-        return MESSAGING_SERVICE
     return DEAD_LETTER_SERVICE if what.endswith("DeadLetters") else ADMIN_SERVICE
 
 
@@ -116,7 +109,7 @@ def test_each_call_is_in_the_table() -> None:
     }
     parts = (RemotingPositions, RemotingResets, RemotingConsumeStats, RemotingTopics, RemotingGroups)
     codes = {code for part in parts for code in part.handles(Mock())}
-    assert methods | POSITIONS | codes | {R.UPDATE_BROKER_CONFIG} == set(HELD)
+    assert methods | codes - ENGINE | {R.UPDATE_BROKER_CONFIG} == set(HELD)
 
 
 @each

@@ -12,10 +12,6 @@ from whimbrel.model.wire import ADMIN_SERVICE
 from whimbrel.rpc.remoting.codes import RequestCode as R
 
 
-def test_positions_that_consumers_commit_wait_for_leases(tmp_path: Path) -> None:
-    assert HeldRig(tmp_path).waits_for("UpdateOffset") == {"leases"}
-
-
 @pytest.mark.parametrize("name", ["CreateTopic", "UpdateTopic", "CreateGroup", "UpdateGroup", "DrainBroker"])
 def test_what_operators_change_waits_for_metadata(tmp_path: Path, name: str) -> None:
     assert HeldRig(tmp_path).waits_for(name, ADMIN_SERVICE) == {"metadata"}
@@ -26,7 +22,7 @@ def test_positions_go_with_what_is_deleted(tmp_path: Path, name: str) -> None:
     assert HeldRig(tmp_path).waits_for(name, ADMIN_SERVICE) == {"leases", "metadata"}
 
 
-@pytest.mark.parametrize("name", ["Heartbeat", "QueryRoute", "GetOffset", "QueryOffset", "PullMessage"])
+@pytest.mark.parametrize("name", ["Heartbeat", "QueryRoute", "PullMessage"])
 def test_what_changes_nothing_does_not_wait(tmp_path: Path, name: str) -> None:
     assert HeldRig(tmp_path).waits_for(name) == set()
 
@@ -34,13 +30,12 @@ def test_what_changes_nothing_does_not_wait(tmp_path: Path, name: str) -> None:
 def test_who_asks_before_the_leader_serves_is_held(tmp_path: Path) -> None:
     rig = HeldRig(tmp_path)
     rig.why = "too few members"
-    for name in ("UpdateOffset", "GetOffset", "PullMessage"):
-        with pytest.raises(NotReady, match="too few members"):
-            rig.ask(name)
+    with pytest.raises(NotReady, match="too few members"):
+        rig.ask("PullMessage")
     with pytest.raises(NotReady):
         rig.ask("CreateTopic", ADMIN_SERVICE)
-    for name in ("SendMessage", "AckMessage", "ChangeInvisibleDuration", "ForwardMessageToDeadLetterQueue"):
-        rig.ask(name)  # what these wait for, the engine knows: test_send_majority.py, test_settle_majority.py
+    for name in ("SendMessage", "AckMessage", "ForwardMessageToDeadLetterQueue", "UpdateOffset", "GetOffset"):
+        rig.ask(name)  # what these wait for, the engine knows: test_send_majority.py and others beside it
 
 
 def test_what_exists_is_told_once_a_majority_has_it(tmp_path: Path) -> None:
@@ -61,6 +56,7 @@ LOG = {
 SENDS = {  # the engine knows: test_send_majority.py
     R.SEND_MESSAGE, R.SEND_MESSAGE_V2, R.SEND_BATCH_MESSAGE, R.CONSUMER_SEND_MSG_BACK,
 }  # fmt: skip
+POSITIONS = {R.QUERY_CONSUMER_OFFSET, R.UPDATE_CONSUMER_OFFSET}  # likewise: test_position_majority.py
 COMMIT = {R.END_TRANSACTION, R.RESUME_CHECK_HALF_MESSAGE, R.SEND_REPLY_MESSAGE, R.SEND_REPLY_MESSAGE_V2}
 CLIENTS = {
     R.UNREGISTER_CLIENT, R.GET_CONSUMER_LIST_BY_GROUP, R.LOCK_BATCH_MQ, R.UNLOCK_BATCH_MQ,
@@ -91,7 +87,7 @@ OF_NAMESERVERS = {
 def test_each_code_of_the_remoting_protocol_waits_or_has_nothing_to_wait_for() -> None:
     """Kind 4: 314 and 14 were answered before the majority, or before the leader knew (docs/kinds.md)."""
     waiting = REMOTING_LEASES | REMOTING_METADATA | READING
-    others = (LOG, SENDS, COMMIT, CLIENTS, SHOWING, ITSELF, FROM_BROKERS, OF_NAMESERVERS)
+    others = (LOG, SENDS, POSITIONS, COMMIT, CLIENTS, SHOWING, ITSELF, FROM_BROKERS, OF_NAMESERVERS)
     assert set(R) == waiting.union(*others)
     assert sum(map(len, others)) + len(waiting) == len(set(R)), "each in one table"
     assert CHANGING - {R.UPDATE_BROKER_CONFIG} <= REMOTING_LEASES | REMOTING_METADATA
