@@ -3,14 +3,14 @@
 A slave refuses changes, since its tables are copies of its master's. Errors travel as gRPC statuses.
 """
 
-from collections.abc import Callable, Mapping, Sequence, Set
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Callable, Sequence, Set
+from dataclasses import asdict, replace
 from typing import Any
 
 from whimbrel.broker.api.message_codec import timestamp
-from whimbrel.broker.api.table_changes import TableChanges, checked_permission, checked_queues
 from whimbrel.broker.consume.group_consumption import GroupConsumption
 from whimbrel.broker.consume.unread_queues import UnreadQueues, readers_among
+from whimbrel.broker.engine.tables import TableChanges, checked_permission, checked_queues
 from whimbrel.broker.tables.clients import Clients
 from whimbrel.broker.tables.groups import GroupTable
 from whimbrel.broker.tables.remoting_clients import RemotingClients
@@ -25,6 +25,7 @@ from whimbrel.model.answers import answer_text, parse_answer
 from whimbrel.model.cluster import GroupProgress
 from whimbrel.model.limits import RETRY_MAX_DEFAULT
 from whimbrel.model.names import BUILT_IN_GROUPS, check_group
+from whimbrel.model.replication import ReplicationView
 from whimbrel.model.topic import READ, WRITE, GroupConfig, MessageType, TopicConfig
 from whimbrel.model.wire import ADMIN_SERVICE
 from whimbrel.pb.whimbrel.admin.v1 import admin_service_pb2 as admin
@@ -32,7 +33,7 @@ from whimbrel.rpc.api.group_policies import ORDER_NUMBERS, order_of, retry_polic
 from whimbrel.rpc.server.handlers import Call, Service, UnaryMethod
 from whimbrel.store.store import MessageStore
 
-__all__ = ["TYPE_NUMBERS", "AdminService", "ReplicationView", "SlaveView"]
+__all__ = ["TYPE_NUMBERS", "AdminService"]
 
 TYPES = {
     admin.MESSAGE_TYPE_UNSPECIFIED: MessageType.NORMAL,
@@ -44,60 +45,6 @@ TYPES = {
     admin.MESSAGE_TYPE_PRIORITY: MessageType.PRIORITY,
 }
 TYPE_NUMBERS = {kind: number for number, kind in TYPES.items()}  # NORMAL has two; the last one counts
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SlaveView:
-    """One connection of a slave to this master's replication port."""
-
-    peer: str
-    acknowledged: int
-    sent: int
-    sent_bytes: int
-    connected_at_ms: int
-    broker_id: int
-    uncounted: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ElectionView:
-    """What a member of a group that elects its leader knows of that; the fields of `ElectionState`."""
-
-    member: int
-    state: str
-    why: str
-    may_lead: bool
-    promised: int
-    record: bytes
-    coordinator_trouble: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReplicationView:
-    """Offsets of the log and the state of replication, as this broker knows them."""
-
-    broker_name: str
-    broker_id: int
-    role: str
-    log_begin: int
-    log_end: int
-    flushed: int
-    confirmed: int
-    dispatched: int
-    replicator_alive: bool
-    ha_address: str
-    slaves: tuple[SlaveView, ...]
-    connected: bool
-    writable: bool
-    advice: str
-    replication: str
-    flush: str
-    expected_slaves: int = 0
-    lane: str = ""
-    notes: tuple[str, ...] = ()
-    known_ends: Mapping[int, int] = field(default_factory=dict)
-    drained: bool = False
-    election: ElectionView | None = None
 
 
 class AdminService:

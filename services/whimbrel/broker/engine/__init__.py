@@ -27,7 +27,7 @@ places named, and come with these calls:
         End leases: done, given back for a time, or given up as a dead letter. By receipt handles.
     end(End), recall(Recall)                            now `transactions/`, `timing/`
         Decide a transaction; take a message back that waits for its time.
-    change(Change)                                      now `api/table_changes.py`
+    change(Change)                                      now `tables.py`
         What administrators change: topics, groups, positions.
 
 **Which answers wait for whom** is a property of the verb: a send for the log and, where it may have made a

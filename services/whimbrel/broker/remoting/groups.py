@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from whimbrel.broker.api.table_changes import TableChanges
+from whimbrel.broker.engine.tables import TableChanges
 from whimbrel.broker.remoting.topics import ON_SLAVE
 from whimbrel.errors import BadRequest
 from whimbrel.model.names import check_group

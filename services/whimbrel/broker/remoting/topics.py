@@ -20,8 +20,8 @@ of its master's table.
 
 from dataclasses import replace
 
-from whimbrel.broker.api.table_changes import TableChanges, checked_permission, checked_queues
 from whimbrel.broker.consume.positions import Positions
+from whimbrel.broker.engine.tables import TableChanges, checked_permission, checked_queues
 from whimbrel.broker.remoting.clients import subscription_data
 from whimbrel.broker.remoting.traffic import PUT, Traffic
 from whimbrel.broker.tables.remoting_clients import RemotingClients

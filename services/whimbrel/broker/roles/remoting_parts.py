@@ -6,12 +6,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar, Protocol
 
-from whimbrel.broker.api.admin import ReplicationView
-from whimbrel.broker.api.table_changes import TableChanges
 from whimbrel.broker.consume.client_positions import ClientPositions
 from whimbrel.broker.consume.group_consumption import GroupConsumption
 from whimbrel.broker.engine.read import Reads
 from whimbrel.broker.engine.send import Sends
+from whimbrel.broker.engine.tables import TableChanges
 from whimbrel.broker.options import BrokerOptions
 from whimbrel.broker.remoting.client_calls import RemotingClientCalls
 from whimbrel.broker.remoting.clients import RemotingClientService
@@ -29,6 +28,7 @@ from whimbrel.machine import Files, Machine
 from whimbrel.metrics import Histogram
 from whimbrel.model.names import SCHEDULE_TOPIC
 from whimbrel.model.registration import BrokerRole
+from whimbrel.model.replication import ReplicationView
 from whimbrel.rpc.remoting.codes import RequestCode
 from whimbrel.rpc.remoting.handlers import Handle, Peer
 from whimbrel.store.codec import unpack_host

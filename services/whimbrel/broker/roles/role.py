@@ -20,7 +20,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, TypedDict
 
 from whimbrel.broker import metrics
-from whimbrel.broker.api.admin import AdminService, ReplicationView
+from whimbrel.broker.api.admin import AdminService
 from whimbrel.broker.api.bulk import BulkService
 from whimbrel.broker.api.cut_admin import CutAdmin
 from whimbrel.broker.api.dead_letter_admin import DeadLetterAdmin
@@ -65,6 +65,7 @@ from whimbrel.broker.timing.timers import Timers
 from whimbrel.errors import FlushTimeout, NotMaster, ReplicaTimeout
 from whimbrel.metrics import Family, build_info
 from whimbrel.model.registration import BrokerFacts, BrokerRole, Member, SharedTopics
+from whimbrel.model.replication import ReplicationView
 from whimbrel.probes import Condition
 from whimbrel.rpc.remoting.admin_access import guarded
 from whimbrel.rpc.remoting.codes import RequestCode
