@@ -18,6 +18,7 @@ RULES = {
     "SendRules": {"broker/api/send.py", "broker/remoting/sends.py"},
     "ReadRules": {"broker/api/pulls.py", "broker/remoting/pulls.py"},
     "TakeRules": {"broker/api/receive.py"},
+    "ChangeRules": {"broker/api/admin.py", "broker/remoting/groups.py", "broker/remoting/topics.py"},
 }
 # Who calls what of a verb, below broker/.
 CALLERS = {
@@ -25,7 +26,9 @@ CALLERS = {
     "Send": {"broker/api/send.py", "broker/remoting/sends.py"},
     "Read": {"broker/api/pulls.py", "broker/remoting/pulls.py"},
     "Take": {"broker/api/receive.py"},
+    "Change": {"broker/api/admin.py", "broker/remoting/groups.py", "broker/remoting/topics.py"},
     "Settles": {"broker/roles/role.py"},
+    "TableChanges": {"broker/roles/role.py"},
     "SettleService": {"broker/roles/role.py"},
     "settle_packed": {"broker/lane/acks.py"},
     # makes dead letters: of what is given up, and of what is used up

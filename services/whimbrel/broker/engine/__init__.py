@@ -12,8 +12,8 @@ where it waits. Errors are those of `errors.py`; each front has its codes for th
 one for each verb: a tuple of named checks in their order, and a few members, each read in one place. Nothing
 asks which protocol it is.
 
-**Verbs.** `Sends`, `Reads`, `Takes` and `Settles` are here; the others still stand where they were, in the
-places named, and come with these calls:
+**Verbs.** `Sends`, `Reads`, `Takes`, `Settles` and `TableChanges` are here; the others still stand where they
+were, in the places named, and come with these calls:
 
     send(Send) -> Sent | Elsewhere                      `send.py`
         Store messages of one topic, in one queue. Elsewhere: another broker owns that queue.
@@ -27,8 +27,8 @@ places named, and come with these calls:
         End leases: done, given back for a time, or given up as a dead letter. By receipt handles.
     end(End), recall(Recall)                            now `transactions/`, `timing/`
         Decide a transaction; take a message back that waits for its time.
-    change(Change)                                      now `tables.py`
-        What administrators change: topics, groups, positions.
+    put_topic, delete_topic, put_group, delete_group(Change) -> Change; drain, forget_broker      `tables.py`
+        What administrators change. A slave refuses changes, or ignores them.
 
 **Which answers wait for whom** is a property of the verb: a send for the log and, where it may have made a
 topic, for a majority that knows of topics; a settle, and a take of an ordered group, for a majority that has

@@ -291,7 +291,7 @@ class RemotingRuntime:
             if 1 <= int(value) <= HOURS_MAX:
                 return lambda: self.keep_hours(int(value))
         if name == "brokerPermission" and value in ("4", "6"):
-            return lambda: self.changes.drain(drained=value == "4")
+            return lambda: self.changes.set_drained(drained=value == "4")
         if name == "autoCreateTopicEnable" and value in ("true", "false"):
             return lambda: self.topics.set_auto_create(enabled=value == "true")
         raise BadRequest(

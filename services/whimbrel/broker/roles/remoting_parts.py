@@ -95,6 +95,7 @@ class Opened(Protocol):
     client_positions: ClientPositions
     reads: Reads
     sends: Sends
+    changes: TableChanges
 
     @property
     def store(self) -> MessageStore: ...
@@ -136,8 +137,7 @@ def make_parts(role: Opened) -> RemotingParts:
         written=splitting.written,
     )
 
-    changes = TableChanges(topics, groups, role.consumption, role.store, master=master)
-    name, traffic = role.options.name, context.traffic
+    changes, name, traffic = role.changes, role.options.name, context.traffic
     topic_part = RemotingTopics(
         changes, context.remoting_clients, role.consumption.positions, traffic, broker_name=name
     )

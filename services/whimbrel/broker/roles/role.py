@@ -44,6 +44,7 @@ from whimbrel.broker.engine.read import Reads
 from whimbrel.broker.engine.send import Majority, Sends
 from whimbrel.broker.engine.settle import Settles
 from whimbrel.broker.engine.splitting import ReadSplitting
+from whimbrel.broker.engine.tables import TableChanges
 from whimbrel.broker.engine.take import Takes
 from whimbrel.broker.engine.waiting import Waiting
 from whimbrel.broker.options import BrokerOptions
@@ -435,17 +436,20 @@ class Role(ABC):
             accepts=options.accept_replays,
             store_host=lambda: self.sends.policy.store_host,
         )
-        admin = AdminService(
+        self.changes = TableChanges(
             topics,
             groups,
             self.consumption,
-            context.clients,
             store,
             master=master,
-            replication=self.replication,
-            wall_ms=lambda at: self.machine.wall_ms() - int((self.machine.monotonic() - at) * 1000),
             waiting=self.waiting,
             sharing=self.sharing,
+        )
+        admin = AdminService(
+            self.changes,
+            context.clients,
+            replication=self.replication,
+            wall_ms=lambda at: self.machine.wall_ms() - int((self.machine.monotonic() - at) * 1000),
             members=context.remoting_clients,
         )
         letters = DeadLetterAdmin(
