@@ -19,6 +19,7 @@ RULES = {
     "ReadRules": {"broker/api/pulls.py", "broker/remoting/pulls.py"},
     "TakeRules": {"broker/api/receive.py"},
     "PositionRules": {"broker/api/positions.py", "broker/remoting/positions.py"},
+    "ChangeRules": {"broker/api/admin.py", "broker/remoting/groups.py", "broker/remoting/topics.py"},
 }
 # Who calls what of a verb, below broker/.
 CALLERS = {
@@ -26,7 +27,9 @@ CALLERS = {
     "Send": {"broker/api/send.py", "broker/remoting/sends.py"},
     "Read": {"broker/api/pulls.py", "broker/remoting/pulls.py"},
     "Take": {"broker/api/receive.py"},
+    "Change": {"broker/api/admin.py", "broker/remoting/groups.py", "broker/remoting/topics.py"},
     "Settles": {"broker/roles/role.py"},
+    "TableChanges": {"broker/roles/role.py"},
     "SettleService": {"broker/roles/role.py"},
     "PositionCalls": {"broker/roles/role.py"},
     "Position": {"broker/api/positions.py", "broker/remoting/positions.py"},

@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from whimbrel.broker.api.table_changes import TableChanges
 from whimbrel.broker.consume.client_positions import ClientPositions
+from whimbrel.broker.engine.tables import TableChanges
 from whimbrel.broker.remoting.traffic import GOT, Traffic, of_group
 from whimbrel.broker.tables.remoting_clients import RemotingClients
 from whimbrel.deferred import Deferred

@@ -18,8 +18,8 @@ Members that consume by broadcast have positions of their own: they are told, an
 from collections.abc import Mapping
 from typing import cast
 
-from whimbrel.broker.api.table_changes import TableChanges
 from whimbrel.broker.consume.client_positions import ClientPositions
+from whimbrel.broker.engine.tables import TableChanges
 from whimbrel.broker.tables.remoting_clients import RemotingClients
 from whimbrel.errors import BadRequest
 from whimbrel.rpc.remoting.codes import RequestCode

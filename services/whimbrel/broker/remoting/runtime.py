@@ -26,13 +26,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from whimbrel.broker.api.admin import ReplicationView
-from whimbrel.broker.api.table_changes import TableChanges
+from whimbrel.broker.engine.tables import TableChanges
 from whimbrel.broker.options import BrokerOptions
 from whimbrel.broker.remoting.traffic import Traffic, View
 from whimbrel.errors import BadRequest
 from whimbrel.metrics import Histogram
 from whimbrel.model.names import TRACE_TOPIC
+from whimbrel.model.replication import ReplicationView
 from whimbrel.model.topic import READ, WRITE
 from whimbrel.rpc.remoting.codes import RequestCode, ResponseCode
 from whimbrel.rpc.remoting.command import VERSION, Command
@@ -291,7 +291,7 @@ class RemotingRuntime:
             if 1 <= int(value) <= HOURS_MAX:
                 return lambda: self.keep_hours(int(value))
         if name == "brokerPermission" and value in ("4", "6"):
-            return lambda: self.changes.drain(drained=value == "4")
+            return lambda: self.changes.set_drained(drained=value == "4")
         if name == "autoCreateTopicEnable" and value in ("true", "false"):
             return lambda: self.topics.set_auto_create(enabled=value == "true")
         raise BadRequest(

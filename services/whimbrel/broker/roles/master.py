@@ -13,7 +13,6 @@ from typing import ClassVar
 
 from whimbrel.broker import metrics
 from whimbrel.broker.addresses import ha_address
-from whimbrel.broker.api.admin import ReplicationView, SlaveView
 from whimbrel.broker.api.messaging import Handle
 from whimbrel.broker.api.recall import RecallService
 from whimbrel.broker.api.send import SendService
@@ -64,6 +63,7 @@ from whimbrel.errors import NoReplica, NotReady, NotWritable, StoreError, Thrott
 from whimbrel.metrics import Family
 from whimbrel.model.group_record import GroupRecord
 from whimbrel.model.registration import BrokerRole, Member, SharedTopics
+from whimbrel.model.replication import ReplicationView, SlaveView
 from whimbrel.model.topic import MessageType
 from whimbrel.probes import Condition
 from whimbrel.rpc.remoting.handlers import Handle as RemotingHandle

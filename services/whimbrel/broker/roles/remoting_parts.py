@@ -4,14 +4,13 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import ClassVar, Protocol
+from typing import Protocol
 
-from whimbrel.broker.api.admin import ReplicationView
-from whimbrel.broker.api.table_changes import TableChanges
 from whimbrel.broker.consume.client_positions import ClientPositions
 from whimbrel.broker.consume.group_consumption import GroupConsumption
 from whimbrel.broker.engine.positions import PositionCalls
 from whimbrel.broker.engine.send import Sends
+from whimbrel.broker.engine.tables import TableChanges
 from whimbrel.broker.options import BrokerOptions
 from whimbrel.broker.remoting.client_calls import RemotingClientCalls
 from whimbrel.broker.remoting.clients import RemotingClientService
@@ -28,7 +27,7 @@ from whimbrel.broker.tables.group_creation import GroupCreation
 from whimbrel.machine import Files, Machine
 from whimbrel.metrics import Histogram
 from whimbrel.model.names import SCHEDULE_TOPIC
-from whimbrel.model.registration import BrokerRole
+from whimbrel.model.replication import ReplicationView
 from whimbrel.rpc.remoting.codes import RequestCode
 from whimbrel.rpc.remoting.handlers import Handle, Peer
 from whimbrel.store.codec import unpack_host
@@ -83,7 +82,6 @@ class RemotingParts:
 class Opened(Protocol):
     """What a role has opened, as far as these parts stand on it."""
 
-    NAME: ClassVar[BrokerRole]
     context: BrokerContext
     options: BrokerOptions
     root: Path
@@ -95,6 +93,7 @@ class Opened(Protocol):
     client_positions: ClientPositions
     position_calls: PositionCalls
     sends: Sends
+    changes: TableChanges
 
     @property
     def store(self) -> MessageStore: ...
@@ -104,7 +103,7 @@ class Opened(Protocol):
 def make_parts(role: Opened) -> RemotingParts:
     """Make the handlers over what a role has opened."""
     context, machine, loop = role.context, role.machine, role.loop
-    topics, groups, master = context.topics, context.groups, role.NAME == "master"
+    topics, groups = context.topics, context.groups
 
     def once_routed(callback: Callable[[], None]) -> None:
         registration = context.registration
@@ -124,8 +123,7 @@ def make_parts(role: Opened) -> RemotingParts:
     )
     locks = RemotingLocks(context.queue_locks, topics, groups, clock=machine.monotonic)
 
-    changes = TableChanges(topics, groups, role.consumption, role.store, master=master)
-    name, traffic = role.options.name, context.traffic
+    changes, name, traffic = role.changes, role.options.name, context.traffic
     topic_part = RemotingTopics(
         changes, context.remoting_clients, role.consumption.positions, traffic, broker_name=name
     )

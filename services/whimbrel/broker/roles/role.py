@@ -20,7 +20,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, TypedDict
 
 from whimbrel.broker import metrics
-from whimbrel.broker.api.admin import AdminService, ReplicationView
+from whimbrel.broker.api.admin import AdminService
 from whimbrel.broker.api.bulk import BulkService
 from whimbrel.broker.api.cut_admin import CutAdmin
 from whimbrel.broker.api.dead_letter_admin import DeadLetterAdmin
@@ -46,6 +46,7 @@ from whimbrel.broker.engine.read import Reads
 from whimbrel.broker.engine.send import Majority, Sends
 from whimbrel.broker.engine.settle import Settles
 from whimbrel.broker.engine.splitting import ReadSplitting
+from whimbrel.broker.engine.tables import TableChanges
 from whimbrel.broker.engine.take import Takes
 from whimbrel.broker.engine.waiting import Waiting
 from whimbrel.broker.options import BrokerOptions
@@ -67,6 +68,7 @@ from whimbrel.broker.timing.timers import Timers
 from whimbrel.errors import FlushTimeout, NotMaster, ReplicaTimeout
 from whimbrel.metrics import Family, build_info
 from whimbrel.model.registration import BrokerFacts, BrokerRole, Member, SharedTopics
+from whimbrel.model.replication import ReplicationView
 from whimbrel.probes import Condition
 from whimbrel.rpc.remoting.admin_access import guarded
 from whimbrel.rpc.remoting.codes import RequestCode
@@ -445,17 +447,20 @@ class Role(ABC):
             accepts=options.accept_replays,
             store_host=lambda: self.sends.policy.store_host,
         )
-        admin = AdminService(
+        self.changes = TableChanges(
             topics,
             groups,
             self.consumption,
-            context.clients,
             store,
             master=master,
-            replication=self.replication,
-            wall_ms=lambda at: self.machine.wall_ms() - int((self.machine.monotonic() - at) * 1000),
             waiting=self.waiting,
             sharing=self.sharing,
+        )
+        admin = AdminService(
+            self.changes,
+            context.clients,
+            replication=self.replication,
+            wall_ms=lambda at: self.machine.wall_ms() - int((self.machine.monotonic() - at) * 1000),
             members=context.remoting_clients,
         )
         letters = DeadLetterAdmin(

@@ -12,7 +12,6 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import replace
 from typing import ClassVar
 
-from whimbrel.broker.api.admin import ReplicationView
 from whimbrel.broker.background import start_task
 from whimbrel.broker.cluster.agreement import (
     LOG_FILE_SIZE,
@@ -50,6 +49,7 @@ from whimbrel.errors import NotReady, NotRecovered, OffsetNotFound
 from whimbrel.metrics import Family
 from whimbrel.model.names import HALF_TOPIC, SCHEDULE_TOPIC, TRANSACTION_GROUP
 from whimbrel.model.registration import BrokerRole, Member, SharedTopics
+from whimbrel.model.replication import ReplicationView
 from whimbrel.probes import NOT_CONNECTED, Condition
 from whimbrel.rpc.server.handlers import Service
 from whimbrel.store.slave_store import SlaveStore

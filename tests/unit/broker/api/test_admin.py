@@ -12,6 +12,7 @@ from support.store.stores import NOW, OPTIONS, make_draft
 from whimbrel.broker.api.admin import AdminService
 from whimbrel.broker.consume.group_consumption import GroupConsumption
 from whimbrel.broker.consume.unread_queues import UnreadQueues
+from whimbrel.broker.engine.tables import TableChanges
 from whimbrel.broker.tables.clients import Clients
 from whimbrel.broker.tables.groups import GroupTable
 from whimbrel.broker.tables.shared_topics import TopicSharing
@@ -46,9 +47,11 @@ class Rig:
         self.waiting = (0, 0)
         self.sharing = TopicSharing(self.topics, "a", root)
         self.service = AdminService(
-            self.topics, self.groups, self.consumption, cast(Clients, None), self.store,
-            master=master, replication=cast(Any, None), wall_ms=lambda at: NOW,
-            waiting=lambda: self.waiting, sharing=self.sharing,
+            TableChanges(
+                self.topics, self.groups, self.consumption, self.store,
+                master=master, waiting=lambda: self.waiting, sharing=self.sharing,
+            ),
+            cast(Clients, None), replication=cast(Any, None), wall_ms=lambda at: NOW,
         )  # fmt: skip
         self.unread = UnreadQueues(self.topics, self.consumption.positions, self.store)
 

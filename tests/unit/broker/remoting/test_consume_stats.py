@@ -9,7 +9,7 @@ import pytest
 from support.remoting.handlers import FakePeer
 from support.remoting.tables import Broker, Later, json_of
 from support.store.stores import NOW
-from whimbrel.broker.api.table_changes import TableChanges
+from whimbrel.broker.engine.tables import TableChanges
 from whimbrel.broker.remoting import consume_stats
 from whimbrel.broker.remoting.consume_stats import RemotingConsumeStats
 from whimbrel.broker.remoting.traffic import GOT

@@ -10,7 +10,7 @@ from support.engine.reads import make_reads
 from support.remoting.handlers import FakePeer
 from support.remoting.tables import Broker
 from support.store.stores import NOW
-from whimbrel.broker.api.table_changes import TableChanges
+from whimbrel.broker.engine.tables import TableChanges
 from whimbrel.broker.engine.waiting import Waiting
 from whimbrel.broker.remoting.pulls import Pulls
 from whimbrel.broker.remoting.resets import RemotingResets

@@ -1,0 +1,285 @@
+"""A change of a table: what administrators make, change and delete of topics and groups, and of the broker.
+
+    front ──► Change ──► checks of its rules, one after the other ──► the row as it is to be ──► table, files
+                              '──► ignored: this is a slave, and nothing is changed
+
+RocketMQ's two protocols check in another order, and mean another thing by some changes: by gRPC who makes
+what is there already, or changes what is not, is told so; RocketMQ 4 does either, silently, and a slave says
+that all is well. What differs is a value, `ChangeRules`, which a front passes in: its named checks in their
+order (`table_checks.py` has them all), and one member.
+
+What a request asks for is read field by field by the check `fields_asked`, so that a field that can't be read
+is an error in its place among those that are out of their bounds. What is to be read against the row as it is
+comes last (`Change.over`).
+
+**A drained broker's topics** take no messages, new ones as well. Who changes one as a whole says what it is
+without the drain, which it keeps; who changes its permission alone gives it the write bit back before.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Set
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, Generic, NamedTuple, TypeAlias, TypeVar
+
+from whimbrel.broker.consume.group_consumption import GroupConsumption
+from whimbrel.broker.consume.unread_queues import UnreadQueues
+from whimbrel.broker.tables.groups import GroupTable
+from whimbrel.broker.tables.shared_topics import TopicSharing
+from whimbrel.broker.tables.topics import TopicTable
+from whimbrel.errors import GroupNotFound, NotWritable
+from whimbrel.model.names import BUILT_IN_GROUPS, TEMPLATE_TOPIC, check_group
+from whimbrel.model.topic import GroupConfig, TopicConfig
+from whimbrel.store.store import MessageStore
+
+__all__ = ["Asked", "Change", "ChangeRules", "Drained", "GroupChange", "TableChanges", "TopicChange"]
+
+Row = TypeVar("Row", TopicConfig, GroupConfig)
+
+Asked: TypeAlias = Iterable[tuple[str, Any]]  # fields and their values, read once
+
+# Fields that are no attributes of a row, and what sets them.
+SETTERS: Final[Mapping[str, Callable[[Any, Any], Any]]] = {
+    "message_type": TopicConfig.with_type,
+    "answer": TopicConfig.with_answer,
+    "max_attempts": lambda group, count: replace(group, retry_max=count - 1),
+    "ordered_by": GroupConfig.with_ordered_by,
+    "retry_policy": GroupConfig.with_retry_policy,
+    "priority_percent": GroupConfig.with_priority_percent,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChangeRules(Generic[Row]):
+    """How changes of a protocol, of one kind, are decided.
+
+    Attributes:
+        checks: in their order.
+        undrained: a topic that has lost its write bit by a drain is changed as it was before, and loses it
+            again. (RocketMQ's updateTopic says all of a topic.)
+    """
+
+    checks: "tuple[Callable[[TableChanges, Change[Row]], None], ...]"
+    undrained: bool = False
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class Change(Generic[Row]):
+    """A change of a row on its way: what the front says, and what the checks have found.
+
+    Attributes:
+        rules: of its protocol, and its kind.
+        name: of the topic or group.
+        asked: what the row is to be: attributes of it, and those of `SETTERS`.
+        over: returns a row with what is to be read against it; raises what is wrong with that.
+        hides: it may hide messages that nobody has read.
+        values: what is asked, once it is read.
+        found: the row that is changed or deleted; None where there is none, or it makes one.
+        ignored: nothing is changed here, and nothing is wrong.
+        made: the row as it is after the change; not set by deletions, and where the change is ignored.
+    """
+
+    rules: ChangeRules[Row]
+    name: str
+    asked: Asked = ()
+    over: Callable[[Row], Row] = lambda row: row
+    hides: bool = False
+    values: dict[str, Any] = field(default_factory=dict)
+    found: Row | None = None
+    ignored: bool = False
+    made: Row = field(init=False)
+
+    def check(self, tables: "TableChanges") -> bool:
+        """Run the checks; return whether there is something to change."""
+        for check in self.rules.checks:
+            check(tables, self)
+            if self.ignored:
+                return False
+        return True
+
+    def applied(self, row: Row) -> Row:
+        """Return a row with the fields that are asked."""
+        for name, value in self.values.items():
+            setter = SETTERS.get(name)
+            row = replace(row, **{name: value}) if setter is None else setter(row, value)
+        return row
+
+
+TopicChange: TypeAlias = Change[TopicConfig]
+GroupChange: TypeAlias = Change[GroupConfig]
+
+
+class Drained(NamedTuple):
+    """What is left at a broker that is drained.
+
+    Attributes:
+        topics: that take no messages because of the drain.
+        undelivered: messages that groups have not finished, summed over all groups.
+        in_flight: of these, messages that consumers hold.
+        delayed: messages that wait for their time.
+        open_transactions: that are undecided.
+        unread: topics that no group has begun to read, and how many messages they hold.
+    """
+
+    topics: int
+    undelivered: int
+    in_flight: int
+    delayed: int
+    open_transactions: int
+    unread: Mapping[str, int]
+
+
+class TableChanges:
+    """Decides changes, on the loop's thread."""
+
+    def __init__(
+        self,
+        topics: TopicTable,
+        groups: GroupTable,
+        consumption: GroupConsumption,
+        store: MessageStore,
+        *,
+        master: bool,
+        waiting: Callable[[], tuple[int, int]] = lambda: (0, 0),
+        sharing: TopicSharing | None = None,
+    ) -> None:
+        """Take the tables, and what stands on them.
+
+        Args:
+            topics, groups: the tables.
+            consumption: offsets and leases of groups.
+            store: the log and its queues.
+            master: changes are taken.
+            waiting: returns how many delayed messages wait, and how many transactions are open.
+            sharing: what other brokers have of our topics; a master's.
+        """
+        self.topics, self.groups = topics, groups
+        self.consumption, self.store, self.master = consumption, store, master
+        self.waiting, self.sharing = waiting, sharing
+        self.unread = UnreadQueues(topics, consumption.positions, store)
+
+    def check_master(self) -> None:
+        """Raise NotWritable at a slave."""
+        if not self.master:
+            raise NotWritable("this is a slave: its tables are its master's; send the change there")
+
+    # Topics
+
+    def put_topic(self, change: TopicChange) -> TopicChange:
+        """Make a topic, or change it; return what has become of the change.
+
+        Raises:
+            AlreadyExists, Forbidden: it is there, or the table is full.
+            StoreFull: it can't be written down; nothing was changed.
+            WhimbrelError: of a check.
+        """
+        if change.check(self):
+            change.made = self.changed_topic(change)
+            (self.topics.add if change.found is None else self.topics.put)(change.made)
+        return change
+
+    def changed_topic(self, change: TopicChange) -> TopicConfig:
+        """Return a topic as it is to be: it takes no messages where the broker, or itself, is drained."""
+        found = change.found
+        if found is None:
+            made = change.over(change.applied(TopicConfig(name=change.name)))
+            return made.with_drained(drained=self.topics.drained > 0)
+        topic = found.with_drained(drained=False) if change.rules.undrained else found
+        return change.over(change.applied(topic).with_drained(drained=found.drained))
+
+    def delete_topic(self, change: TopicChange) -> TopicChange:
+        """Remove a topic, its queues, and the groups' offsets on it; its messages stay in the log.
+
+        Raises:
+            StoreFull: it can't be written down.
+            WhimbrelError: of a check.
+        """
+        if change.check(self) and change.found is not None:
+            self.store.delete_topic(change.name)
+            self.consumption.delete_topic(change.name)
+            self.topics.remove(change.name)  # last: a topic that still has queues is adopted again at a start
+        return change
+
+    # Groups
+
+    def group(self, name: str) -> GroupConfig:
+        """Return a group.
+
+        Raises:
+            IllegalGroup: no group may have that name.
+            GroupNotFound: there is none.
+        """
+        check_group(name)
+        group = self.groups.get(name)
+        if group is None:
+            raise GroupNotFound(f"no consumer group {name}")
+        return group
+
+    def put_group(self, change: GroupChange) -> GroupChange:
+        """Make a group, or change it; returns and raises as `put_topic`."""
+        if change.check(self):
+            change.made = change.over(change.applied(change.found or GroupConfig(name=change.name)))
+            (self.groups.add if change.found is None else self.groups.put)(change.made)
+        return change
+
+    def delete_group(self, change: GroupChange) -> GroupChange:
+        """Remove a group, its offsets and its leases; raises as `delete_topic`."""
+        if change.check(self):
+            self.groups.remove(change.name)
+            self.consumption.delete_group(change.name)
+        return change
+
+    # The broker
+
+    def drain(self, *, drained: bool | None) -> Drained:
+        """Have topics of clients take no messages, or take them again; None: as it is. Return what is left.
+
+        Raises:
+            NotWritable: this is a slave.
+            StoreFull: it can't be written down.
+        """
+        self.check_master()
+        if drained is not None:
+            self.set_drained(drained=drained)
+        rows = [
+            row
+            for name in self.groups.rows
+            if name not in BUILT_IN_GROUPS
+            for row in self.consumption.positions.progress(name, self.queues_of)
+        ]
+        undelivered, in_flight = sum(row.lag for row in rows), sum(row.in_flight for row in rows)
+        unread = self.unread_topics({row.topic for row in rows})
+        return Drained(self.topics.drained, undelivered, in_flight, *self.waiting(), unread)
+
+    def set_drained(self, *, drained: bool) -> None:
+        """Take the write bit from topics of clients, and from what topics are made of, or give it back."""
+        for topic in list(self.topics.rows.values()):
+            if topic.name == TEMPLATE_TOPIC or not self.topics.is_system(topic.name):
+                changed = topic.with_drained(drained=drained)
+                if changed is not topic:
+                    self.topics.put(changed)
+
+    def queues_of(self, topic: str) -> list[int]:
+        """Return the ids of the queues of a topic that may be read; none where there is no such topic."""
+        config = self.topics.get(topic)
+        return [] if config is None else self.store.queue_ids(topic, config.read_queues)
+
+    def unread_topics(self, read: Set[str]) -> dict[str, int]:
+        """Return the topics of clients that hold messages and that no group reads, and how many these are."""
+        found = {}
+        for name, topic in sorted(self.topics.rows.items()):
+            if name in read or self.topics.is_system(name):
+                continue
+            queues = self.store.queue_ids(name, max(topic.read_queues, topic.write_queues))
+            ranges = [self.store.queue_range(name, queue_id) for queue_id in queues]
+            if messages := sum(high - low for low, high in ranges):
+                found[name] = messages
+        return found
+
+    def forget_broker(self, name: str) -> list[str] | None:
+        """Let go of a broker that never comes back; returns and raises as `TopicSharing.forget`.
+
+        Raises:
+            NotWritable: this is a slave.
+        """
+        self.check_master()
+        assert self.sharing is not None, "a master has it"
+        return self.sharing.forget(name)
