@@ -19,6 +19,7 @@ RULES = {
     "ReadRules": {"broker/api/pulls.py", "broker/remoting/pulls.py"},
     "TakeRules": {"broker/api/receive.py"},
     "PositionRules": {"broker/api/positions.py", "broker/remoting/positions.py"},
+    "ResetRules": {"broker/api/resets.py", "broker/remoting/resets.py"},
 }
 # Who calls what of a verb, below broker/.
 CALLERS = {
@@ -30,6 +31,10 @@ CALLERS = {
     "SettleService": {"broker/roles/role.py"},
     "PositionCalls": {"broker/roles/role.py"},
     "Position": {"broker/api/positions.py", "broker/remoting/positions.py"},
+    "Resets": {"broker/roles/role.py"},
+    "Reset": {"broker/api/resets.py", "broker/remoting/resets.py"},
+    # has a position go back: of a group by an administrator, and by who commits it where nobody owns it
+    "reset_offset": {"broker/engine/resets.py", "broker/consume/client_positions.py"},
     "settle_packed": {"broker/lane/acks.py"},
     # makes dead letters: of what is given up, and of what is used up
     "dead_letter": {"broker/engine/settle.py", "broker/consume/dead_letters.py"},
