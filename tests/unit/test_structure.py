@@ -20,6 +20,7 @@ RULES = {
     "TakeRules": {"broker/api/receive.py"},
     "PositionRules": {"broker/api/positions.py", "broker/remoting/positions.py"},
     "ChangeRules": {"broker/api/admin.py", "broker/remoting/groups.py", "broker/remoting/topics.py"},
+    "ResetRules": {"broker/api/resets.py", "broker/remoting/resets.py"},
 }
 # Who calls what of a verb, below broker/.
 CALLERS = {
@@ -33,6 +34,10 @@ CALLERS = {
     "SettleService": {"broker/roles/role.py"},
     "PositionCalls": {"broker/roles/role.py"},
     "Position": {"broker/api/positions.py", "broker/remoting/positions.py"},
+    "Resets": {"broker/roles/role.py"},
+    "Reset": {"broker/api/resets.py", "broker/remoting/resets.py"},
+    # has a position go back: of a group by an administrator, and by who commits it where nobody owns it
+    "reset_offset": {"broker/engine/resets.py", "broker/consume/client_positions.py"},
     "settle_packed": {"broker/lane/acks.py"},
     # makes dead letters: of what is given up, and of what is used up
     "dead_letter": {"broker/engine/settle.py", "broker/consume/dead_letters.py"},

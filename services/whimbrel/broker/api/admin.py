@@ -27,7 +27,6 @@ from whimbrel.broker.tables.remoting_clients import RemotingClients
 from whimbrel.broker.tables.topics import QUEUES_DEFAULT
 from whimbrel.errors import (
     BadRequest,
-    IllegalOffset,
     TopicNotFound,
 )
 from whimbrel.model.answers import answer_text
@@ -41,7 +40,7 @@ from whimbrel.pb.whimbrel.admin.v1 import admin_service_pb2 as admin
 from whimbrel.rpc.api.group_policies import ORDER_NUMBERS, order_of, retry_policy_message, retry_policy_of
 from whimbrel.rpc.server.handlers import Call, Service, UnaryMethod
 
-__all__ = ["TYPE_NUMBERS", "AdminService"]
+__all__ = ["TYPE_NUMBERS", "AdminService", "progress_message"]
 
 TYPES = {
     admin.MESSAGE_TYPE_UNSPECIFIED: MessageType.NORMAL,
@@ -104,7 +103,6 @@ class AdminService:
             ("DeleteGroup", admin.DeleteGroupRequest, self.delete_group),
             ("ListGroups", admin.ListGroupsRequest, self.list_groups),
             ("DescribeGroup", admin.DescribeGroupRequest, self.describe_group),
-            ("ResetOffsets", admin.ResetOffsetsRequest, self.reset_offsets),
             ("DrainBroker", admin.DrainBrokerRequest, self.drain_broker),
             ("ForgetBroker", admin.ForgetBrokerRequest, self.forget_broker),
             ("DescribeReplication", admin.DescribeReplicationRequest, self.describe_replication),
@@ -233,47 +231,6 @@ class AdminService:
                 last_seen_at=timestamp(self.wall_ms(member.last_seen)),
             )
         return response
-
-    def reset_offsets(self, call: Call, request: admin.ResetOffsetsRequest) -> Any:
-        """Move a group's offsets; none is moved when one of the targets is outside its queue."""
-        self.changes.check_master()
-        group = self.changes.group(request.group)
-        topic = self.topics.get(request.topic)
-        if topic is None:
-            raise TopicNotFound(f"no topic {request.topic}")
-        queue_ids = range(topic.read_queues)
-        if request.HasField("queue_id"):
-            if request.queue_id not in queue_ids:
-                raise BadRequest(
-                    f"queue {request.queue_id} is not one of the {topic.read_queues} of {topic.name}"
-                )
-            queue_ids = range(request.queue_id, request.queue_id + 1)
-        targets = {queue_id: self.reset_target(topic.name, queue_id, request) for queue_id in queue_ids}
-        for queue_id, offset in targets.items():
-            self.consumer.positions.reset_offset(group.name, topic.name, queue_id, offset)
-        return admin.ResetOffsetsResponse(
-            progress=[
-                progress_message(row)
-                for row in self.consumer.positions.progress(group.name)
-                if row.topic == topic.name and row.queue_id in targets
-            ]
-        )
-
-    def reset_target(self, topic: str, queue_id: int, request: admin.ResetOffsetsRequest) -> int:
-        low, high = self.store.queue_range(topic, queue_id)
-        target = request.WhichOneof("target")
-        if target == "earliest":
-            return low
-        if target == "latest":
-            return high
-        if target == "timestamp":
-            at_ms = request.timestamp.seconds * 1000 + request.timestamp.nanos // 1_000_000
-            return self.store.offset_by_time(topic, queue_id, at_ms)
-        if target != "offset":
-            raise BadRequest("the request says not where to go: earliest, latest, a time or an offset")
-        if not low <= request.offset <= high:
-            raise IllegalOffset(f"offset {request.offset} lies outside {topic}/{queue_id}: {low} to {high}")
-        return request.offset
 
     # Replication
 

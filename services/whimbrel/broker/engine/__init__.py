@@ -12,8 +12,8 @@ where it waits. Errors are those of `errors.py`; each front has its codes for th
 one for each verb: a tuple of named checks in their order, and a few members, each read in one place. Nothing
 asks which protocol it is.
 
-**Verbs.** `Sends`, `Reads`, `Takes`, `Settles`, `PositionCalls` and `TableChanges` are here; the others still
-stand where they were, in the places named, and come with these calls:
+**Verbs.** `Sends`, `Reads`, `Takes`, `Settles`, `PositionCalls`, `Resets` and `TableChanges` are here; the
+others still stand where they were, in the places named, and come with these calls:
 
     send(Send) -> Sent | Elsewhere                      `send.py`
         Store messages of one topic, in one queue. Elsewhere: another broker owns that queue.
@@ -27,14 +27,16 @@ stand where they were, in the places named, and come with these calls:
         End leases: done, given back for a time, or given up as a dead letter. By receipt handles.
     commit, get, first, end, at                         `positions.py`
         Where a group stands on a queue, now and from now on; where queues begin and end.
+    reset(asked, render), clone(asked)                  `resets.py`
+        An administrator moves a group, further back as well.
     end(End), recall(Recall)                            now `transactions/`, `timing/`
         Decide a transaction; take a message back that waits for its time.
     put_topic, delete_topic, put_group, delete_group(Change) -> Change; drain, forget_broker      `tables.py`
         What administrators change. A slave refuses changes, or ignores them.
 
 **Which answers wait for whom** is a property of the verb: a send for the log and, where it may have made a
-topic, for a majority that knows of topics; a settle, a commit of a position, and a take of an ordered group,
-for a majority that has the leases.
+topic, for a majority that knows of topics; a settle, a commit or a reset of a position, and a take of an
+ordered group, for a majority that has the leases.
 
 The hardest case of each verb, and how it goes through:
 

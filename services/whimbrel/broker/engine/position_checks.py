@@ -9,7 +9,7 @@ that starts with its topic gets the first message.
 """
 
 from whimbrel.broker.engine.consuming import found_group, group_of
-from whimbrel.broker.engine.positions import Position, PositionCalls
+from whimbrel.broker.engine.positions import Position, PositionCalls, all_queues
 from whimbrel.broker.engine.read_checks import queue_of
 from whimbrel.errors import GroupNotFound, OffsetNotFound
 from whimbrel.model.names import check_group, check_topic
@@ -34,8 +34,7 @@ def queue_named(calls: PositionCalls, position: Position) -> None:
 def queue_there(calls: PositionCalls, position: Position) -> None:
     """What is committed for a topic or a queue that is not there has no effect."""
     topic = calls.topics.get(position.topic)
-    queues = 0 if topic is None else max(topic.read_queues, topic.write_queues)
-    position.ignored = not 0 <= position.queue_id < queues
+    position.ignored = topic is None or position.queue_id not in range(all_queues(topic))
 
 
 def group_named(calls: PositionCalls, position: Position) -> None:

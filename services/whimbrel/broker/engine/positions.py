@@ -26,9 +26,10 @@ from whimbrel.broker.engine.splitting import ReadSplitting
 from whimbrel.broker.tables.group_creation import GroupCreation
 from whimbrel.deferred import Deferred
 from whimbrel.errors import NotReady, WhimbrelError
+from whimbrel.model.topic import TopicConfig
 from whimbrel.store.store import MessageStore
 
-__all__ = ["Position", "PositionCalls", "PositionRules"]
+__all__ = ["Position", "PositionCalls", "PositionRules", "all_queues", "held"]
 
 R = TypeVar("R")
 
@@ -108,8 +109,7 @@ class PositionCalls:
             WhimbrelError: a rule is broken, the first one in the order of the rules.
             StoreFull: it can't be written down.
         """
-        self.check_serving()
-        return held(self.majority, lambda: self.move(asked()))
+        return held(self.not_serving, self.majority, lambda: self.move(asked()))
 
     def move(self, position: Position) -> None:
         """Do the same, whatever a majority has."""
@@ -168,12 +168,22 @@ class PositionCalls:
             raise NotReady(why)
 
 
-def held(majority: Majority | None, decide: Callable[[], R]) -> R | Deferred[R]:
+def all_queues(topic: TopicConfig) -> int:
+    """Return how many queues a topic has, whether they are read or written."""
+    return max(topic.read_queues, topic.write_queues)
+
+
+def held(
+    not_serving: Callable[[], str], majority: Majority | None, decide: Callable[[], R]
+) -> R | Deferred[R]:
     """Return what is decided, once a majority has it; so what is there already, or gone already.
 
     Raises:
+        NotReady: `not_serving` returns why; nothing is decided.
         WhimbrelError: as `decide`, and as `StateQuorum.hold`.
     """
+    if why := not_serving():
+        raise NotReady(why)
     if majority is None:
         return decide()
     try:

@@ -2,13 +2,13 @@
 
     call ──► not serving yet: NotReady (held by `leader_calls.py`) ──► its handler ──► `StateQuorum.hold`
 
-    waits for leases     ResetOffsets, ReplayDeadLetters, DropDeadLetters
+    waits for leases     ReplayDeadLetters, DropDeadLetters
     waits for metadata   CreateTopic, UpdateTopic, CreateGroup, UpdateGroup, DrainBroker, ForgetBroker
     waits for both       DeleteTopic, DeleteGroup: positions go with them
 
 RecallMessage and EndTransaction change the log alone, and wait for its commit (`timing/`, `transactions/`).
 What sends, takes, settles and calls about positions wait for, the engine knows (`engine/send.py`, `take.py`,
-`settle.py`, `positions.py`).
+`settle.py`, `positions.py`, `resets.py`).
 
 Requests of the remoting protocol wait likewise, by their codes. The offset that a pull carries is the
 exception: its reply does not wait, since the client sends it again with the next one.
@@ -37,7 +37,6 @@ Handle = Callable[[Any, Any], Any]
 
 LEASES: Final = frozenset(
     {
-        "ResetOffsets",
         "ReplayDeadLetters",
         "DropDeadLetters",
         "DeleteTopic",
@@ -60,8 +59,6 @@ METADATA: Final = frozenset(
 R: Final = RequestCode
 REMOTING_LEASES: Final = frozenset(
     {
-        R.INVOKE_BROKER_TO_RESET_OFFSET,
-        R.CLONE_GROUP_OFFSET,
         R.DELETE_TOPIC_IN_BROKER,
         R.DELETE_SUBSCRIPTIONGROUP,
     }

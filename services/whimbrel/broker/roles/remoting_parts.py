@@ -9,6 +9,7 @@ from typing import Protocol
 from whimbrel.broker.consume.client_positions import ClientPositions
 from whimbrel.broker.consume.group_consumption import GroupConsumption
 from whimbrel.broker.engine.positions import PositionCalls
+from whimbrel.broker.engine.resets import Resets
 from whimbrel.broker.engine.send import Sends
 from whimbrel.broker.engine.tables import TableChanges
 from whimbrel.broker.options import BrokerOptions
@@ -92,6 +93,7 @@ class Opened(Protocol):
     creation: GroupCreation
     client_positions: ClientPositions
     position_calls: PositionCalls
+    resets: Resets
     sends: Sends
     changes: TableChanges
 
@@ -127,7 +129,7 @@ def make_parts(role: Opened) -> RemotingParts:
     topic_part = RemotingTopics(
         changes, context.remoting_clients, role.consumption.positions, traffic, broker_name=name
     )
-    resets = RemotingResets(changes, context.remoting_clients, role.client_positions, broker_name=name)
+    resets = RemotingResets(role.resets, context.remoting_clients, broker_name=name)
     samples = TrafficSamples(
         traffic,
         topics,

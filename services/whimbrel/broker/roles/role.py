@@ -29,6 +29,7 @@ from whimbrel.broker.api.positions import PositionService
 from whimbrel.broker.api.pulls import PullService
 from whimbrel.broker.api.receive import ReceiveService
 from whimbrel.broker.api.replay import ReplayService
+from whimbrel.broker.api.resets import ResetService
 from whimbrel.broker.api.route import RouteService
 from whimbrel.broker.api.send import SendService
 from whimbrel.broker.api.settle import SettleService
@@ -43,6 +44,7 @@ from whimbrel.broker.consume.retry_topics import retry_topics
 from whimbrel.broker.counted import Counted
 from whimbrel.broker.engine.positions import PositionCalls
 from whimbrel.broker.engine.read import Reads
+from whimbrel.broker.engine.resets import Resets
 from whimbrel.broker.engine.send import Majority, Sends
 from whimbrel.broker.engine.settle import Settles
 from whimbrel.broker.engine.splitting import ReadSplitting
@@ -407,6 +409,22 @@ class Role(ABC):
             majority=self.leases_majority,
             not_serving=self.not_serving,
         )
+        self.changes = TableChanges(
+            topics,
+            groups,
+            self.consumption,
+            store,
+            master=master,
+            waiting=self.waiting,
+            sharing=self.sharing,
+        )
+        self.resets = Resets(
+            self.changes,
+            context.remoting_clients,
+            self.client_positions,
+            majority=self.leases_majority,
+            not_serving=self.not_serving,
+        )
         self.takes = Takes(
             topics,
             self.creation,
@@ -447,15 +465,6 @@ class Role(ABC):
             accepts=options.accept_replays,
             store_host=lambda: self.sends.policy.store_host,
         )
-        self.changes = TableChanges(
-            topics,
-            groups,
-            self.consumption,
-            store,
-            master=master,
-            waiting=self.waiting,
-            sharing=self.sharing,
-        )
         admin = AdminService(
             self.changes,
             context.clients,
@@ -486,7 +495,8 @@ class Role(ABC):
             store_host=lambda: self.sends.policy.store_host,
             address_of=lambda member: context.members.get(member, ""),
         )
-        return [admin.service(self.replays.methods()), letters.service(), self.cuts.service()]
+        methods = (*self.replays.methods(), *ResetService(self.resets).methods())
+        return [admin.service(methods), letters.service(), self.cuts.service()]
 
     def make_reads(self) -> Reads:
         """Make what decides reads, and have those that wait told of new messages and of resets."""

@@ -155,14 +155,6 @@ def test_which_group_is_furthest_behind(rig: Rig) -> None:
     assert ask(compareGroup="G") == b'{"correctionOffsets":{0:2}}'
 
 
-def test_a_group_gets_the_positions_of_another_one(rig: Rig) -> None:
-    rig.group("H")
-    rig.positions.commit("H", "T", 0, 4, owned=True)
-    assert rig(314, srcGroup="G", destGroup="H", topic="T", offline="true").code == 0
-    assert rig.positions.get("H", "T", 0) == 2
-    assert rig(314, srcGroup="G", destGroup="unknown", topic="T").code == 26
-
-
 def test_all_positions(rig: Rig) -> None:
     assert rig(43).body[0] == b'{"offsetTable":{"T@G":{0:2}}}'
     assert json_of(rig(208, consumerGroup="none")) == {"consumeTps": 0.0, "offsetTable": {}}

@@ -10,6 +10,7 @@ from support.engine.reads import make_reads
 from support.remoting.handlers import FakePeer
 from support.remoting.tables import Broker
 from support.store.stores import NOW
+from whimbrel.broker.engine.resets import Resets
 from whimbrel.broker.engine.tables import TableChanges
 from whimbrel.broker.engine.waiting import Waiting
 from whimbrel.broker.remoting.pulls import Pulls
@@ -35,12 +36,9 @@ class Rig(Broker):
             waiting=waiting,
         )
         pulls = Pulls(reads, lambda *, found: None)
-        resets = RemotingResets(
-            TableChanges(self.topics, self.groups, self.consumption, self.store, master=master),
-            self.clients,
-            self.positions,
-            broker_name="broker-a",
-        )
+        changes = TableChanges(self.topics, self.groups, self.consumption, self.store, master=master)
+        decides = Resets(changes, self.clients, self.positions)
+        resets = RemotingResets(decides, self.clients, broker_name="broker-a")
         self.positions.wake = reads.waiting.arrived
         self.handles = {**pulls.handles(), **resets.handles()}
         self.topic(queues=2)
@@ -193,3 +191,12 @@ def test_a_slave_resets_nothing(tmp_path: Path) -> None:
     rig = Rig(tmp_path, master=False)
     assert rig.reset().code == 14 and rig.position == 4
     rig.close()
+
+
+def test_a_group_gets_the_positions_of_another_one(rig: Rig) -> None:
+    rig.group("H")
+    rig.positions.commit("G", "T", 0, 2, owned=False)
+    rig.positions.commit("H", "T", 0, 4, owned=True)
+    assert rig(314, srcGroup="G", destGroup="H", topic="T", offline="true").code == 0
+    assert rig.positions.get("H", "T", 0) == 2
+    assert rig(314, srcGroup="G", destGroup="unknown", topic="T").code == 26

@@ -56,7 +56,9 @@ LOG = {
 SENDS = {  # the engine knows: test_send_majority.py
     R.SEND_MESSAGE, R.SEND_MESSAGE_V2, R.SEND_BATCH_MESSAGE, R.CONSUMER_SEND_MSG_BACK,
 }  # fmt: skip
-POSITIONS = {R.QUERY_CONSUMER_OFFSET, R.UPDATE_CONSUMER_OFFSET}  # likewise: test_position_majority.py
+POSITIONS = {  # likewise: test_position_majority.py
+    R.QUERY_CONSUMER_OFFSET, R.UPDATE_CONSUMER_OFFSET, R.INVOKE_BROKER_TO_RESET_OFFSET, R.CLONE_GROUP_OFFSET,
+}  # fmt: skip
 COMMIT = {R.END_TRANSACTION, R.RESUME_CHECK_HALF_MESSAGE, R.SEND_REPLY_MESSAGE, R.SEND_REPLY_MESSAGE_V2}
 CLIENTS = {
     R.UNREGISTER_CLIENT, R.GET_CONSUMER_LIST_BY_GROUP, R.LOCK_BATCH_MQ, R.UNLOCK_BATCH_MQ,
@@ -90,4 +92,4 @@ def test_each_code_of_the_remoting_protocol_waits_or_has_nothing_to_wait_for() -
     others = (LOG, SENDS, POSITIONS, COMMIT, CLIENTS, SHOWING, ITSELF, FROM_BROKERS, OF_NAMESERVERS)
     assert set(R) == waiting.union(*others)
     assert sum(map(len, others)) + len(waiting) == len(set(R)), "each in one table"
-    assert CHANGING - {R.UPDATE_BROKER_CONFIG} <= REMOTING_LEASES | REMOTING_METADATA
+    assert CHANGING - {R.UPDATE_BROKER_CONFIG} <= REMOTING_LEASES | REMOTING_METADATA | POSITIONS
