@@ -32,7 +32,7 @@ were, in the places named, and come with these calls:
 
 **Which answers wait for whom** is a property of the verb: a send for the log and, where it may have made a
 topic, for a majority that knows of topics; a settle, and a take of an ordered group, for a majority that has
-the leases.
+the leases; a change of a table for one that knows of topics and groups, and a deletion for both.
 
 The hardest case of each verb, and how it goes through:
 

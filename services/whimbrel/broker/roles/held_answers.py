@@ -3,17 +3,14 @@
     call ──► not serving yet: NotReady (held by `leader_calls.py`) ──► its handler ──► `StateQuorum.hold`
 
     waits for leases     UpdateOffset, ResetOffsets, ReplayDeadLetters, DropDeadLetters
-    waits for metadata   CreateTopic, UpdateTopic, CreateGroup, UpdateGroup, DrainBroker, ForgetBroker
-    waits for both       DeleteTopic, DeleteGroup: positions go with them
+    waits for metadata   heartbeats of the remoting protocol, which make groups
 
 RecallMessage and EndTransaction change the log alone, and wait for its commit (`timing/`, `transactions/`).
-What sends, takes and settles wait for, the engine knows (`engine/send.py`, `take.py`, `settle.py`).
+What sends, takes, settles and changes of tables wait for, the engine knows (`engine/send.py`, `take.py`,
+`settle.py`, `tables.py`).
 
 Requests of the remoting protocol wait likewise, by their codes. The offset that a pull carries is the
 exception: its reply does not wait, since the client sends it again with the next one.
-
-What is there already, or gone already, is told only once a majority has that as well: who hears that a topic
-exists goes on as if it had made it.
 """
 
 from collections.abc import Callable, Sequence
@@ -23,6 +20,7 @@ from typing import Any, Final
 from whimbrel.broker.cluster.leader_state import LeaderState
 from whimbrel.broker.cluster.state_quorum import StateQuorum
 from whimbrel.broker.engine.send import KNOWN_ALREADY
+from whimbrel.broker.roles.remoting_parts import CHANGING
 from whimbrel.deferred import Deferred
 from whimbrel.errors import NotReady
 from whimbrel.model.wire import ADMIN_SERVICE, DEAD_LETTER_SERVICE, MESSAGING_SERVICE
@@ -40,20 +38,6 @@ LEASES: Final = frozenset(
         "ResetOffsets",
         "ReplayDeadLetters",
         "DropDeadLetters",
-        "DeleteTopic",
-        "DeleteGroup",
-    }
-)
-METADATA: Final = frozenset(
-    {
-        "CreateTopic",
-        "UpdateTopic",
-        "DeleteTopic",
-        "CreateGroup",
-        "UpdateGroup",
-        "DeleteGroup",
-        "DrainBroker",
-        "ForgetBroker",
     }
 )
 # The same by the remoting protocol.
@@ -63,19 +47,9 @@ REMOTING_LEASES: Final = frozenset(
         R.UPDATE_CONSUMER_OFFSET,
         R.INVOKE_BROKER_TO_RESET_OFFSET,
         R.CLONE_GROUP_OFFSET,
-        R.DELETE_TOPIC_IN_BROKER,
-        R.DELETE_SUBSCRIPTIONGROUP,
     }
 )
-REMOTING_METADATA: Final = frozenset(
-    {
-        R.HEART_BEAT,
-        R.UPDATE_AND_CREATE_TOPIC,
-        R.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,
-        R.DELETE_TOPIC_IN_BROKER,
-        R.DELETE_SUBSCRIPTIONGROUP,
-    }
-)
+REMOTING_METADATA: Final = frozenset({R.HEART_BEAT})
 READING: Final = frozenset(
     {
         R.PULL_MESSAGE,
@@ -88,11 +62,12 @@ READING: Final = frozenset(
         R.QUERY_CORRECTION_OFFSET,
     }
 )
-REMOTING_SERVING: Final = (REMOTING_LEASES | REMOTING_METADATA | READING) - {R.HEART_BEAT}
+# What some peers may not ask for is refused as long before that is looked at.
+REMOTING_SERVING: Final = (REMOTING_LEASES | READING | CHANGING) - {R.UPDATE_BROKER_CONFIG}
 
 # Not before this leader serves: what they read or change is not known before. Sends, and what else appends,
 # are refused as long; receives are held by their own service.
-SERVING: Final = LEASES | METADATA | {"PullMessage", "GetOffset", "QueryOffset"}
+SERVING: Final = LEASES | {"PullMessage", "GetOffset", "QueryOffset"}
 
 
 class HeldAnswers:
@@ -129,8 +104,6 @@ class HeldAnswers:
         if not isinstance(method, UnaryMethod | ServerStreamMethod):
             return method
         name, handle = method.name, method.handle
-        if name in METADATA:
-            handle = self.holding(handle, self.state.metadata, at_once=True)
         if name in LEASES:
             handle = self.holding(handle, self.state.leases)
         if name in SERVING:

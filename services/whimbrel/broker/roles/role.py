@@ -444,6 +444,9 @@ class Role(ABC):
             master=master,
             waiting=self.waiting,
             sharing=self.sharing,
+            majority=self.metadata_majority,
+            leases=self.leases_majority,
+            not_serving=self.not_serving,
         )
         admin = AdminService(
             self.changes,
