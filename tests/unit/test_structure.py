@@ -29,6 +29,7 @@ CALLERS = {
     "Change": {"broker/api/admin.py", "broker/remoting/groups.py", "broker/remoting/topics.py"},
     "Settles": {"broker/roles/role.py"},
     "TableChanges": {"broker/roles/role.py"},
+    "set_drained": {"broker/engine/tables.py", "broker/remoting/runtime.py"},
     "SettleService": {"broker/roles/role.py"},
     "settle_packed": {"broker/lane/acks.py"},
     # makes dead letters: of what is given up, and of what is used up

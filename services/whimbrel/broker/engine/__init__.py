@@ -27,8 +27,8 @@ were, in the places named, and come with these calls:
         End leases: done, given back for a time, or given up as a dead letter. By receipt handles.
     end(End), recall(Recall)                            now `transactions/`, `timing/`
         Decide a transaction; take a message back that waits for its time.
-    put_topic, delete_topic, put_group, delete_group(Change) -> Change; drain, forget_broker      `tables.py`
-        What administrators change. A slave refuses changes, or ignores them.
+    put_topic, delete_topic, put_group, delete_group(Change) -> Change; drain, forget_broker, set_all
+        What administrators change, in `tables.py`. A slave refuses changes, or ignores them.
 
 **Which answers wait for whom** is a property of the verb: a send for the log and, where it may have made a
 topic, for a majority that knows of topics; a settle, and a take of an ordered group, for a majority that has

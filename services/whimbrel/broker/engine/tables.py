@@ -314,6 +314,21 @@ class TableChanges:
                 if changed is not topic:
                     self.topics.put(changed)
 
+    def set_all(self, settings: Iterable[Callable[[], object]]) -> None:
+        """Change settings, until this broker starts again or has another role; the answer waits for nobody.
+
+        Args:
+            settings: what changes each one. All are read before the first one is changed.
+
+        Raises:
+            NotWritable: this is a slave.
+            WhimbrelError: one can't be read, and nothing was changed.
+            StoreFull: one can't be written down, and those behind it were not changed.
+        """
+        self.check_master()
+        for setting in list(settings):
+            setting()
+
     def queues_of(self, topic: str) -> list[int]:
         """Return the ids of the queues of a topic that may be read; none where there is no such topic."""
         config = self.topics.get(topic)
