@@ -12,7 +12,7 @@ from typing import Any
 from whimbrel.broker.api.message_frames import milliseconds
 from whimbrel.broker.api.response_bytes import ack_answer
 from whimbrel.broker.engine.settle import Changed, Settles
-from whimbrel.deferred import rendered
+from whimbrel.deferred import Deferred
 from whimbrel.pb.apache.rocketmq.v2 import service_pb2 as messaging
 from whimbrel.rpc.server.handlers import Call
 from whimbrel.rpc.server.responses import OK, status_of
@@ -32,7 +32,9 @@ class SettleService:
         entries = [(entry.message_id, entry.receipt_handle) for entry in request.entries]
         handles = list(map(itemgetter(1), entries))
         errors = self.settles.acknowledge(request.group.name, request.topic.name, handles)
-        return rendered(errors, lambda found: ack_answer(entries, found))
+        if isinstance(errors, Deferred):
+            return errors.mapped(lambda found: ack_answer(entries, found))
+        return ack_answer(entries, errors)
 
     def change_invisible(self, call: Call, request: messaging.ChangeInvisibleDurationRequest) -> Any:
         """Set when a message becomes visible again."""
@@ -43,7 +45,7 @@ class SettleService:
             milliseconds(request.invisible_duration),
             suspend=request.suspend,
         )
-        return rendered(changed, answer_change)
+        return changed.mapped(answer_change) if isinstance(changed, Deferred) else answer_change(changed)
 
     def forward(self, call: Call, request: messaging.ForwardMessageToDeadLetterQueueRequest) -> Any:
         """Give a message up."""
