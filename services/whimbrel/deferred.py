@@ -6,7 +6,7 @@ Lighter than an asyncio future: it knows no loop and schedules nothing. Completi
 from collections.abc import Callable
 from typing import Generic, TypeVar, cast
 
-__all__ = ["Deferred"]
+__all__ = ["Deferred", "rendered"]
 
 R = TypeVar("R")
 T = TypeVar("T")
@@ -103,3 +103,8 @@ class Deferred(Generic[R]):
             self.cancelled = True
             if self.on_cancel is not None:
                 self.on_cancel()
+
+
+def rendered(found: R | Deferred[R], render: Callable[[R], T]) -> T | Deferred[T]:
+    """Return what `render` makes of an answer, or a deferred of what it makes of one to come."""
+    return found.mapped(render) if isinstance(found, Deferred) else render(found)

@@ -31,6 +31,7 @@ CALLERS = {
     "Change": {"broker/api/admin.py", "broker/remoting/groups.py", "broker/remoting/topics.py"},
     "Settles": {"broker/roles/role.py"},
     "TableChanges": {"broker/roles/role.py"},
+    "set_drained": {"broker/engine/tables.py", "broker/remoting/runtime.py"},
     "SettleService": {"broker/roles/role.py"},
     "PositionCalls": {"broker/roles/role.py"},
     "Position": {"broker/api/positions.py", "broker/remoting/positions.py"},

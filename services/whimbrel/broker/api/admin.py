@@ -21,10 +21,11 @@ from whimbrel.broker.engine.table_checks import (
     topic_named,
     topic_there,
 )
-from whimbrel.broker.engine.tables import Asked, Change, ChangeRules, TableChanges
+from whimbrel.broker.engine.tables import Asked, Change, ChangeRules, Drained, TableChanges
 from whimbrel.broker.tables.clients import Clients
 from whimbrel.broker.tables.remoting_clients import RemotingClients
 from whimbrel.broker.tables.topics import QUEUES_DEFAULT
+from whimbrel.deferred import rendered
 from whimbrel.errors import (
     BadRequest,
     TopicNotFound,
@@ -130,20 +131,24 @@ class AdminService:
         """Create a topic."""
         wanted = request.topic
         change = Change(rules=TOPIC_CREATES, name=wanted.name, asked=new_topic(wanted))
-        topic = self.changes.put_topic(change).made
-        return admin.CreateTopicResponse(topic=self.topic_message(topic))
+        return rendered(
+            self.changes.put_topic(change),
+            lambda done: admin.CreateTopicResponse(topic=self.topic_message(done.made)),
+        )
 
     def update_topic(self, call: Call, request: admin.UpdateTopicRequest) -> Any:
         """Change what the request sets."""
         asked = set_fields(request, "read_queues", "write_queues", "permission", "message_type", "answer")
         change = Change(rules=TOPIC_UPDATES, name=request.name, asked=asked, hides=request.hide_messages)
-        topic = self.changes.put_topic(change).made
-        return admin.UpdateTopicResponse(topic=self.topic_message(topic))
+        return rendered(
+            self.changes.put_topic(change),
+            lambda done: admin.UpdateTopicResponse(topic=self.topic_message(done.made)),
+        )
 
     def delete_topic(self, call: Call, request: admin.DeleteTopicRequest) -> Any:
         """Remove a topic, its queues, and the groups' offsets on it; its messages stay in the log."""
-        self.changes.delete_topic(Change(rules=TOPIC_DELETES, name=request.name))
-        return admin.DeleteTopicResponse()
+        found = self.changes.delete_topic(Change(rules=TOPIC_DELETES, name=request.name))
+        return rendered(found, lambda _: admin.DeleteTopicResponse())
 
     def list_topics(self, call: Call, request: admin.ListTopicsRequest) -> Any:
         """List by name."""
@@ -186,17 +191,23 @@ class AdminService:
         """Create a group."""
         wanted = request.group
         change = Change(rules=GROUP_CREATES, name=wanted.name, asked=new_group(wanted))
-        return admin.CreateGroupResponse(group=group_message(self.changes.put_group(change).made))
+        return rendered(
+            self.changes.put_group(change),
+            lambda done: admin.CreateGroupResponse(group=group_message(done.made)),
+        )
 
     def update_group(self, call: Call, request: admin.UpdateGroupRequest) -> Any:
         """Change what the request sets."""
         change = Change(rules=GROUP_UPDATES, name=request.name, asked=set_fields(request, *GROUP_FIELDS))
-        return admin.UpdateGroupResponse(group=group_message(self.changes.put_group(change).made))
+        return rendered(
+            self.changes.put_group(change),
+            lambda done: admin.UpdateGroupResponse(group=group_message(done.made)),
+        )
 
     def delete_group(self, call: Call, request: admin.DeleteGroupRequest) -> Any:
         """Remove a group, its offsets and its leases."""
-        self.changes.delete_group(Change(rules=GROUP_DELETES, name=request.name))
-        return admin.DeleteGroupResponse()
+        found = self.changes.delete_group(Change(rules=GROUP_DELETES, name=request.name))
+        return rendered(found, lambda _: admin.DeleteGroupResponse())
 
     def list_groups(self, call: Call, request: admin.ListGroupsRequest) -> Any:
         """List by name; RocketMQ's built-in groups are left out, as system topics are."""
@@ -236,22 +247,15 @@ class AdminService:
 
     def drain_broker(self, call: Call, request: admin.DrainBrokerRequest) -> Any:
         """Take the write bit from topics of clients, and from what topics are made of, or give it back."""
-        found = self.changes.drain(drained=request.drain if request.HasField("drain") else None)
-        return admin.DrainBrokerResponse(
-            drained_topics=found.topics,
-            undelivered=found.undelivered,
-            in_flight=found.in_flight,
-            delayed=found.delayed,
-            open_transactions=found.open_transactions,
-            unread=[
-                admin.UnreadTopic(topic=topic, messages=messages) for topic, messages in found.unread.items()
-            ],
-        )
+        drained = request.drain if request.HasField("drain") else None
+        return rendered(self.changes.drain(drained=drained), drain_message)
 
     def forget_broker(self, call: Call, request: admin.ForgetBrokerRequest) -> Any:
         """Let go of a broker that never comes back."""
-        topics = self.changes.forget_broker(request.broker_name)
-        return admin.ForgetBrokerResponse(topics=topics or (), known=topics is not None)
+        return rendered(
+            self.changes.forget_broker(request.broker_name),
+            lambda topics: admin.ForgetBrokerResponse(topics=topics or (), known=topics is not None),
+        )
 
     def describe_replication(self, call: Call, request: admin.DescribeReplicationRequest) -> Any:
         """Show the log's offsets and the connected slaves."""
@@ -334,6 +338,17 @@ def new_group(wanted: admin.Group) -> Asked:
     if wanted.ordered_by:
         yield "ordered_by", order_of(wanted.ordered_by)
     yield from set_fields(wanted, "retry_policy", "priority_percent")
+
+
+def drain_message(left: Drained) -> admin.DrainBrokerResponse:
+    return admin.DrainBrokerResponse(
+        drained_topics=left.topics,
+        undelivered=left.undelivered,
+        in_flight=left.in_flight,
+        delayed=left.delayed,
+        open_transactions=left.open_transactions,
+        unread=[admin.UnreadTopic(topic=topic, messages=messages) for topic, messages in left.unread.items()],
+    )
 
 
 def group_message(group: GroupConfig) -> admin.Group:

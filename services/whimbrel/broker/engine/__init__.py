@@ -31,12 +31,13 @@ others still stand where they were, in the places named, and come with these cal
         An administrator moves a group, further back as well.
     end(End), recall(Recall)                            now `transactions/`, `timing/`
         Decide a transaction; take a message back that waits for its time.
-    put_topic, delete_topic, put_group, delete_group(Change) -> Change; drain, forget_broker      `tables.py`
-        What administrators change. A slave refuses changes, or ignores them.
+    put_topic, delete_topic, put_group, delete_group(Change) -> Change; drain, forget_broker, set_all
+        What administrators change, in `tables.py`. A slave refuses changes, or ignores them.
 
 **Which answers wait for whom** is a property of the verb: a send for the log and, where it may have made a
 topic, for a majority that knows of topics; a settle, a commit or a reset of a position, and a take of an
-ordered group, for a majority that has the leases.
+ordered group, for a majority that has the leases; a change of a table for one that knows of topics and
+groups, and a deletion for both.
 
 The hardest case of each verb, and how it goes through:
 

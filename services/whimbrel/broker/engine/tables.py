@@ -12,20 +12,28 @@ What a request asks for is read field by field by the check `fields_asked`, so t
 is an error in its place among those that are out of their bounds. What is to be read against the row as it is
 comes last (`Change.over`).
 
+**The answer** waits, where the leader is elected, for a majority that knows of topics and groups; that to a
+deletion then for one that has the leases, since positions go with what is deleted. What is there already, or
+gone already, is told once that is known as well: who hears that a topic exists goes on as if it had made it.
+Before the leader serves nothing is changed: the newest tables may still be at another member.
+
 **A drained broker's topics** take no messages, new ones as well. Who changes one as a whole says what it is
 without the drain, which it keeps; who changes its permission alone gives it the write bit back before.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, Generic, NamedTuple, TypeAlias, TypeVar
+from functools import partial
+from typing import Any, Final, Generic, NamedTuple, TypeAlias, TypeVar, cast
 
 from whimbrel.broker.consume.group_consumption import GroupConsumption
 from whimbrel.broker.consume.unread_queues import UnreadQueues
+from whimbrel.broker.engine.send import KNOWN_ALREADY, Majority
 from whimbrel.broker.tables.groups import GroupTable
 from whimbrel.broker.tables.shared_topics import TopicSharing
 from whimbrel.broker.tables.topics import TopicTable
-from whimbrel.errors import GroupNotFound, NotWritable
+from whimbrel.deferred import Deferred
+from whimbrel.errors import GroupNotFound, NotReady, NotWritable
 from whimbrel.model.names import BUILT_IN_GROUPS, TEMPLATE_TOPIC, check_group
 from whimbrel.model.topic import GroupConfig, TopicConfig
 from whimbrel.store.store import MessageStore
@@ -33,6 +41,7 @@ from whimbrel.store.store import MessageStore
 __all__ = ["Asked", "Change", "ChangeRules", "Drained", "GroupChange", "TableChanges", "TopicChange"]
 
 Row = TypeVar("Row", TopicConfig, GroupConfig)
+R = TypeVar("R")
 
 Asked: TypeAlias = Iterable[tuple[str, Any]]  # fields and their values, read once
 
@@ -140,6 +149,9 @@ class TableChanges:
         master: bool,
         waiting: Callable[[], tuple[int, int]] = lambda: (0, 0),
         sharing: TopicSharing | None = None,
+        majority: Majority | None = None,
+        leases: Majority | None = None,
+        not_serving: Callable[[], str] = str,
     ) -> None:
         """Take the tables, and what stands on them.
 
@@ -150,10 +162,15 @@ class TableChanges:
             master: changes are taken.
             waiting: returns how many delayed messages wait, and how many transactions are open.
             sharing: what other brokers have of our topics; a master's.
+            majority: that is to know of topics and groups before a change is answered; None where roles are
+                configured.
+            leases: that is to have leases before a deletion is answered; None likewise.
+            not_serving: returns why the tables are not known here yet, "" once they are.
         """
         self.topics, self.groups = topics, groups
         self.consumption, self.store, self.master = consumption, store, master
         self.waiting, self.sharing = waiting, sharing
+        self.majority, self.leases, self.not_serving = majority, leases, not_serving
         self.unread = UnreadQueues(topics, consumption.positions, store)
 
     def check_master(self) -> None:
@@ -161,20 +178,38 @@ class TableChanges:
         if not self.master:
             raise NotWritable("this is a slave: its tables are its master's; send the change there")
 
+    def known(self, decide: Callable[[], R | Deferred[R]], *majorities: Majority | None) -> R | Deferred[R]:
+        """Return what is decided, once majorities know of it, one after the other.
+
+        Raises:
+            NotReady: see `not_serving`; nothing is decided.
+        """
+        if why := self.not_serving():
+            raise NotReady(why)
+        for majority in majorities:
+            if majority is not None:
+                decide = partial(held, majority, decide)
+        return decide()
+
     # Topics
 
-    def put_topic(self, change: TopicChange) -> TopicChange:
+    def put_topic(self, change: TopicChange) -> TopicChange | Deferred[TopicChange]:
         """Make a topic, or change it; return what has become of the change.
 
         Raises:
             AlreadyExists, Forbidden: it is there, or the table is full.
             StoreFull: it can't be written down; nothing was changed.
+            NotReady: see `not_serving`.
             WhimbrelError: of a check.
         """
-        if change.check(self):
-            change.made = self.changed_topic(change)
-            (self.topics.add if change.found is None else self.topics.put)(change.made)
-        return change
+
+        def put() -> TopicChange:
+            if change.check(self):
+                change.made = self.changed_topic(change)
+                (self.topics.add if change.found is None else self.topics.put)(change.made)
+            return change
+
+        return self.known(put, self.majority)
 
     def changed_topic(self, change: TopicChange) -> TopicConfig:
         """Return a topic as it is to be: it takes no messages where the broker, or itself, is drained."""
@@ -185,18 +220,23 @@ class TableChanges:
         topic = found.with_drained(drained=False) if change.rules.undrained else found
         return change.over(change.applied(topic).with_drained(drained=found.drained))
 
-    def delete_topic(self, change: TopicChange) -> TopicChange:
+    def delete_topic(self, change: TopicChange) -> TopicChange | Deferred[TopicChange]:
         """Remove a topic, its queues, and the groups' offsets on it; its messages stay in the log.
 
         Raises:
             StoreFull: it can't be written down.
+            NotReady: see `not_serving`.
             WhimbrelError: of a check.
         """
-        if change.check(self) and change.found is not None:
-            self.store.delete_topic(change.name)
-            self.consumption.delete_topic(change.name)
-            self.topics.remove(change.name)  # last: a topic that still has queues is adopted again at a start
-        return change
+
+        def delete() -> TopicChange:
+            if change.check(self) and change.found is not None:
+                self.store.delete_topic(change.name)
+                self.consumption.delete_topic(change.name)
+                self.topics.remove(change.name)  # last: one that still has queues is adopted again at a start
+            return change
+
+        return self.known(delete, self.majority, self.leases)
 
     # Groups
 
@@ -213,32 +253,49 @@ class TableChanges:
             raise GroupNotFound(f"no consumer group {name}")
         return group
 
-    def put_group(self, change: GroupChange) -> GroupChange:
+    def put_group(self, change: GroupChange) -> GroupChange | Deferred[GroupChange]:
         """Make a group, or change it; returns and raises as `put_topic`."""
-        if change.check(self):
-            change.made = change.over(change.applied(change.found or GroupConfig(name=change.name)))
-            (self.groups.add if change.found is None else self.groups.put)(change.made)
-        return change
 
-    def delete_group(self, change: GroupChange) -> GroupChange:
-        """Remove a group, its offsets and its leases; raises as `delete_topic`."""
-        if change.check(self):
-            self.groups.remove(change.name)
-            self.consumption.delete_group(change.name)
-        return change
+        def put() -> GroupChange:
+            if change.check(self):
+                change.made = change.over(change.applied(change.found or GroupConfig(name=change.name)))
+                (self.groups.add if change.found is None else self.groups.put)(change.made)
+            return change
+
+        return self.known(put, self.majority)
+
+    def delete_group(self, change: GroupChange) -> GroupChange | Deferred[GroupChange]:
+        """Remove a group, its offsets and its leases; returns and raises as `delete_topic`."""
+
+        def delete() -> GroupChange:
+            if change.check(self):
+                self.groups.remove(change.name)
+                self.consumption.delete_group(change.name)
+            return change
+
+        return self.known(delete, self.majority, self.leases)
 
     # The broker
 
-    def drain(self, *, drained: bool | None) -> Drained:
+    def drain(self, *, drained: bool | None) -> Drained | Deferred[Drained]:
         """Have topics of clients take no messages, or take them again; None: as it is. Return what is left.
 
         Raises:
+            NotReady: see `not_serving`.
             NotWritable: this is a slave.
             StoreFull: it can't be written down.
         """
-        self.check_master()
-        if drained is not None:
-            self.set_drained(drained=drained)
+
+        def drain() -> Drained:
+            self.check_master()
+            if drained is not None:
+                self.set_drained(drained=drained)
+            return self.left()
+
+        return self.known(drain, self.majority)
+
+    def left(self) -> Drained:
+        """Return what is left here of messages that are to be read or to come."""
         rows = [
             row
             for name in self.groups.rows
@@ -257,6 +314,21 @@ class TableChanges:
                 if changed is not topic:
                     self.topics.put(changed)
 
+    def set_all(self, settings: Iterable[Callable[[], object]]) -> None:
+        """Change settings, until this broker starts again or has another role; the answer waits for nobody.
+
+        Args:
+            settings: what changes each one. All are read before the first one is changed.
+
+        Raises:
+            NotWritable: this is a slave.
+            WhimbrelError: one can't be read, and nothing was changed.
+            StoreFull: one can't be written down, and those behind it were not changed.
+        """
+        self.check_master()
+        for setting in list(settings):
+            setting()
+
     def queues_of(self, topic: str) -> list[int]:
         """Return the ids of the queues of a topic that may be read; none where there is no such topic."""
         config = self.topics.get(topic)
@@ -274,12 +346,26 @@ class TableChanges:
                 found[name] = messages
         return found
 
-    def forget_broker(self, name: str) -> list[str] | None:
+    def forget_broker(self, name: str) -> list[str] | Deferred[list[str] | None] | None:
         """Let go of a broker that never comes back; returns and raises as `TopicSharing.forget`.
 
         Raises:
+            NotReady: see `not_serving`.
             NotWritable: this is a slave.
         """
-        self.check_master()
-        assert self.sharing is not None, "a master has it"
-        return self.sharing.forget(name)
+
+        def forget() -> list[str] | None:
+            self.check_master()
+            assert self.sharing is not None, "a master has it"
+            return self.sharing.forget(name)
+
+        return self.known(forget, self.majority)
+
+
+def held(majority: Majority, decide: Callable[[], R | Deferred[R]]) -> R | Deferred[R]:
+    """Return what is decided, or what is known already, once a majority has all changes so far."""
+    try:
+        found = decide()
+    except KNOWN_ALREADY as error:
+        return cast(Deferred[R], majority.hold(error))
+    return majority.hold_later(found) if isinstance(found, Deferred) else cast(R, majority.hold(found))

@@ -25,13 +25,14 @@ from whimbrel.broker.engine.table_checks import (
 )
 from whimbrel.broker.engine.tables import Change, ChangeRules, TableChanges
 from whimbrel.broker.remoting.topics import done
+from whimbrel.deferred import rendered
 from whimbrel.errors import BadRequest
 from whimbrel.model.retry import policy_from_bean
 from whimbrel.model.topic import ORDERED_ATTRIBUTE, PRIORITY_ATTRIBUTE, GroupConfig, OrderedBy
 from whimbrel.rpc.remoting.codes import RequestCode
 from whimbrel.rpc.remoting.command import Command
 from whimbrel.rpc.remoting.fastjson import load_body
-from whimbrel.rpc.remoting.handlers import Handle, Peer, Reply
+from whimbrel.rpc.remoting.handlers import Handle, Outcome, Peer, Reply
 
 __all__ = ["RemotingGroups"]
 
@@ -60,18 +61,19 @@ class RemotingGroups:
             RequestCode.SET_MESSAGE_REQUEST_MODE: self.set_mode,
         }
 
-    def put(self, peer: Peer, request: Command) -> Reply:
+    def put(self, peer: Peer, request: Command) -> Outcome:
         """Make a group, or change it."""
         bean = body_of(request, "the group")
         name = bean.get("groupName")
         if not isinstance(name, str):
             raise BadRequest("the group has no groupName")
         change = Change(rules=PUTS, name=name, over=lambda group: changed(group, bean))
-        return done(self.changes.put_group(change))
+        return rendered(self.changes.put_group(change), done)
 
-    def delete(self, peer: Peer, request: Command) -> Reply:
+    def delete(self, peer: Peer, request: Command) -> Outcome:
         """Delete a group."""
-        return done(self.changes.delete_group(Change(rules=DELETES, name=request.text("groupName"))))
+        change = Change(rules=DELETES, name=request.text("groupName"))
+        return rendered(self.changes.delete_group(change), done)
 
     def show_all(self, peer: Peer, request: Command) -> Reply:
         """Show the configuration of all groups."""

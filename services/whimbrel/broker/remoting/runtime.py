@@ -22,7 +22,7 @@ here corresponds to them: queues of requests, locks of a page cache. They are 0.
 upper bounds of those of the metric. Left out is what has a path of this machine in its name.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -272,14 +272,13 @@ class RemotingRuntime:
 
     def change_settings(self, peer: Peer, request: Command) -> Reply:
         """Change settings; all that are named, or none."""
-        self.changes.check_master()
-        wanted = parse_properties(request.body)
-        steps: list[Callable[[], object]] = []
-        for name, value in wanted.items():
-            steps.append(self.step(name, value))
-        for step in steps:
-            step()
+        self.changes.set_all(self.steps(request.body))
         return Reply(remark="this lasts until the broker is started again, or has another role")
+
+    def steps(self, body: bytes) -> Iterator[Callable[[], object]]:
+        """Yield what changes each of the settings of a body."""
+        for name, value in parse_properties(body).items():
+            yield self.step(name, value)
 
     def step(self, name: str, value: str) -> Callable[[], object]:
         """Return what changes one setting.

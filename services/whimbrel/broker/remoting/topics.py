@@ -26,12 +26,13 @@ from whimbrel.broker.engine.tables import Asked, Change, ChangeRules, TableChang
 from whimbrel.broker.remoting.clients import subscription_data
 from whimbrel.broker.remoting.traffic import PUT, Traffic
 from whimbrel.broker.tables.remoting_clients import RemotingClients
+from whimbrel.deferred import rendered
 from whimbrel.errors import BadRequest, TopicNotFound
 from whimbrel.model.topic import DataVersion, MessageType, TopicConfig
 from whimbrel.rpc.remoting.codes import RequestCode
 from whimbrel.rpc.remoting.command import Command
 from whimbrel.rpc.remoting.fastjson import MessageQueue, dump_body
-from whimbrel.rpc.remoting.handlers import Handle, Peer, Reply
+from whimbrel.rpc.remoting.handlers import Handle, Outcome, Peer, Reply
 
 __all__ = ["RemotingTopics", "altered_type", "done"]
 
@@ -85,7 +86,7 @@ class RemotingTopics:
             RequestCode.QUERY_CONSUME_QUEUE: self.show_entries,
         }
 
-    def put(self, peer: Peer, request: Command) -> Reply:
+    def put(self, peer: Peer, request: Command) -> Outcome:
         """Make a topic, or change it."""
         kind = request.fields.get("topicFilterType", FILTER_TYPES[0])
         if kind not in FILTER_TYPES:
@@ -98,11 +99,12 @@ class RemotingTopics:
         change = Change(
             rules=PUTS, name=request.text("topic"), asked=topic_fields(request, kind), over=with_attributes
         )
-        return done(self.changes.put_topic(change))
+        return rendered(self.changes.put_topic(change), done)
 
-    def delete(self, peer: Peer, request: Command) -> Reply:
+    def delete(self, peer: Peer, request: Command) -> Outcome:
         """Delete a topic."""
-        return done(self.changes.delete_topic(Change(rules=DELETES, name=request.text("topic"))))
+        change = Change(rules=DELETES, name=request.text("topic"))
+        return rendered(self.changes.delete_topic(change), done)
 
     def find(self, request: Command) -> TopicConfig:
         """Return the topic that a request names; raises TopicNotFound."""

@@ -3,18 +3,14 @@
     call ──► not serving yet: NotReady (held by `leader_calls.py`) ──► its handler ──► `StateQuorum.hold`
 
     waits for leases     ReplayDeadLetters, DropDeadLetters
-    waits for metadata   CreateTopic, UpdateTopic, CreateGroup, UpdateGroup, DrainBroker, ForgetBroker
-    waits for both       DeleteTopic, DeleteGroup: positions go with them
+    waits for metadata   heartbeats of the remoting protocol, which make groups
 
 RecallMessage and EndTransaction change the log alone, and wait for its commit (`timing/`, `transactions/`).
-What sends, takes, settles and calls about positions wait for, the engine knows (`engine/send.py`, `take.py`,
-`settle.py`, `positions.py`, `resets.py`).
+What sends, takes, settles, calls about positions and changes of tables wait for, the engine knows
+(`engine/send.py`, `take.py`, `settle.py`, `positions.py`, `resets.py`, `tables.py`).
 
 Requests of the remoting protocol wait likewise, by their codes. The offset that a pull carries is the
 exception: its reply does not wait, since the client sends it again with the next one.
-
-What is there already, or gone already, is told only once a majority has that as well: who hears that a topic
-exists goes on as if it had made it.
 """
 
 from collections.abc import Callable, Sequence
@@ -24,6 +20,7 @@ from typing import Any, Final
 from whimbrel.broker.cluster.leader_state import LeaderState
 from whimbrel.broker.cluster.state_quorum import StateQuorum
 from whimbrel.broker.engine.send import KNOWN_ALREADY
+from whimbrel.broker.roles.remoting_parts import CHANGING
 from whimbrel.deferred import Deferred
 from whimbrel.errors import NotReady
 from whimbrel.model.wire import ADMIN_SERVICE, DEAD_LETTER_SERVICE, MESSAGING_SERVICE
@@ -31,47 +28,13 @@ from whimbrel.rpc.remoting.codes import RequestCode
 from whimbrel.rpc.remoting.handlers import Handle as RemotingHandle
 from whimbrel.rpc.server.handlers import Method, RemotingService, ServerStreamMethod, Service, UnaryMethod
 
-__all__ = ["READING", "REMOTING_LEASES", "REMOTING_METADATA", "HeldAnswers"]
+__all__ = ["READING", "REMOTING_METADATA", "HeldAnswers"]
 
 Handle = Callable[[Any, Any], Any]
 
-LEASES: Final = frozenset(
-    {
-        "ReplayDeadLetters",
-        "DropDeadLetters",
-        "DeleteTopic",
-        "DeleteGroup",
-    }
-)
-METADATA: Final = frozenset(
-    {
-        "CreateTopic",
-        "UpdateTopic",
-        "DeleteTopic",
-        "CreateGroup",
-        "UpdateGroup",
-        "DeleteGroup",
-        "DrainBroker",
-        "ForgetBroker",
-    }
-)
-# The same by the remoting protocol.
+LEASES: Final = frozenset({"ReplayDeadLetters", "DropDeadLetters"})
 R: Final = RequestCode
-REMOTING_LEASES: Final = frozenset(
-    {
-        R.DELETE_TOPIC_IN_BROKER,
-        R.DELETE_SUBSCRIPTIONGROUP,
-    }
-)
-REMOTING_METADATA: Final = frozenset(
-    {
-        R.HEART_BEAT,
-        R.UPDATE_AND_CREATE_TOPIC,
-        R.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,
-        R.DELETE_TOPIC_IN_BROKER,
-        R.DELETE_SUBSCRIPTIONGROUP,
-    }
-)
+REMOTING_METADATA: Final = frozenset({R.HEART_BEAT})
 READING: Final = frozenset(
     {
         R.PULL_MESSAGE,
@@ -83,11 +46,12 @@ READING: Final = frozenset(
         R.QUERY_CORRECTION_OFFSET,
     }
 )
-REMOTING_SERVING: Final = (REMOTING_LEASES | REMOTING_METADATA | READING) - {R.HEART_BEAT}
+# What some peers may not ask for is refused as long before that is looked at.
+REMOTING_SERVING: Final = (READING | CHANGING) - {R.UPDATE_BROKER_CONFIG}
 
 # Not before this leader serves: what they read or change is not known before. Sends, and what else appends,
 # are refused as long; receives are held by their own service.
-SERVING: Final = LEASES | METADATA | {"PullMessage"}
+SERVING: Final = LEASES | {"PullMessage"}
 
 
 class HeldAnswers:
@@ -112,8 +76,6 @@ class HeldAnswers:
         for code, handle in service.handles.items():
             if code in REMOTING_METADATA:
                 handle = self.holding(handle, self.state.metadata, at_once=True)
-            if code in REMOTING_LEASES:
-                handle = self.holding(handle, self.state.leases)
             if code in REMOTING_SERVING:
                 handle = self.serving(handle)
             handles[code] = handle
@@ -124,8 +86,6 @@ class HeldAnswers:
         if not isinstance(method, UnaryMethod | ServerStreamMethod):
             return method
         name, handle = method.name, method.handle
-        if name in METADATA:
-            handle = self.holding(handle, self.state.metadata, at_once=True)
         if name in LEASES:
             handle = self.holding(handle, self.state.leases)
         if name in SERVING:

@@ -376,15 +376,34 @@ class Role(ABC):
     # Serving
 
     def make_services(self) -> list[Service]:
-        """Make the services over what is open."""
+        """Make the engine, and the services that call it."""
+        master = self.NAME == "master"
+        self.appender = self.make_appender()
+        self.make_engine(master=master)
+        self.bulk = BulkService(
+            self.context.topics,
+            self.store,
+            confirmed=self.confirmed.refresh,
+            name=self.options.name,
+            broker_id=self.options.id,
+            master=master,
+        )
+        return [
+            self.messaging(master=master),
+            *self.admin_services(self.appender, master=master),
+            self.replica_service(),
+            self.bulk.service(),
+        ]
+
+    def make_engine(self, *, master: bool) -> None:
+        """Make what decides about messages, positions and tables."""
         options, context, store = self.options, self.context, self.store
-        topics, groups, master = context.topics, context.groups, self.NAME == "master"
-        appender = self.appender = self.make_appender()
+        topics, groups = context.topics, context.groups
         self.creation = GroupCreation(topics, groups, master=master, clock=self.machine.monotonic)
         self.sends = Sends(
             topics,
             self.creation,
-            appender,
+            self.appender,
             cluster=options.cluster,
             store_host=context.store_host,
             clock=self.machine.wall_ms,
@@ -417,6 +436,9 @@ class Role(ABC):
             master=master,
             waiting=self.waiting,
             sharing=self.sharing,
+            majority=self.metadata_majority,
+            leases=self.leases_majority,
+            not_serving=self.not_serving,
         )
         self.resets = Resets(
             self.changes,
@@ -438,20 +460,6 @@ class Role(ABC):
             delivered=None if context.counted is None else context.counted.took,
             majority=self.leases_majority,
         )
-        self.bulk = BulkService(
-            topics,
-            store,
-            confirmed=self.confirmed.refresh,
-            name=options.name,
-            broker_id=options.id,
-            master=master,
-        )
-        return [
-            self.messaging(master=master),
-            *self.admin_services(appender, master=master),
-            self.replica_service(),
-            self.bulk.service(),
-        ]
 
     def admin_services(self, appender: Appender | ReadOnlyAppender, *, master: bool) -> list[Service]:
         """Make what administrators and tools call."""

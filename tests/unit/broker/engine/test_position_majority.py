@@ -268,7 +268,7 @@ def test_refused_resets_wait_for_nobody(rig: Rig, rules: Any) -> None:
     rig.journal.full = True
     with pytest.raises(StoreFull):
         rig.reset(rules, 1)
-    rig.resets.tables.master = False  # type: ignore[attr-defined]
+    rig.resets.tables.master = False
     with pytest.raises(NotWritable):
         rig.reset(rules, 1)
     with pytest.raises(NotWritable):

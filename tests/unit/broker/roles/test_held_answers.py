@@ -5,21 +5,10 @@ from pathlib import Path
 import pytest
 
 from support.broker.held import HeldRig
-from whimbrel.broker.roles.held_answers import READING, REMOTING_LEASES, REMOTING_METADATA
+from whimbrel.broker.roles.held_answers import READING, REMOTING_METADATA
 from whimbrel.broker.roles.remoting_parts import CHANGING
-from whimbrel.errors import AlreadyExists, NotReady
-from whimbrel.model.wire import ADMIN_SERVICE
+from whimbrel.errors import NotReady
 from whimbrel.rpc.remoting.codes import RequestCode as R
-
-
-@pytest.mark.parametrize("name", ["CreateTopic", "UpdateTopic", "CreateGroup", "UpdateGroup", "DrainBroker"])
-def test_what_operators_change_waits_for_metadata(tmp_path: Path, name: str) -> None:
-    assert HeldRig(tmp_path).waits_for(name, ADMIN_SERVICE) == {"metadata"}
-
-
-@pytest.mark.parametrize("name", ["DeleteTopic", "DeleteGroup"])
-def test_positions_go_with_what_is_deleted(tmp_path: Path, name: str) -> None:
-    assert HeldRig(tmp_path).waits_for(name, ADMIN_SERVICE) == {"leases", "metadata"}
 
 
 @pytest.mark.parametrize("name", ["Heartbeat", "QueryRoute", "PullMessage"])
@@ -32,19 +21,8 @@ def test_who_asks_before_the_leader_serves_is_held(tmp_path: Path) -> None:
     rig.why = "too few members"
     with pytest.raises(NotReady, match="too few members"):
         rig.ask("PullMessage")
-    with pytest.raises(NotReady):
-        rig.ask("CreateTopic", ADMIN_SERVICE)
     for name in ("SendMessage", "AckMessage", "ForwardMessageToDeadLetterQueue", "UpdateOffset", "GetOffset"):
         rig.ask(name)  # what these wait for, the engine knows: test_send_majority.py and others beside it
-
-
-def test_what_exists_is_told_once_a_majority_has_it(tmp_path: Path) -> None:
-    rig = HeldRig(tmp_path)
-    rig.answer = AlreadyExists("t exists already")
-    held = rig.ask("CreateTopic", ADMIN_SERVICE)
-    assert not held.done
-    rig.state.metadata.stored(2, 1)
-    assert isinstance(held.error, AlreadyExists)
 
 
 # What a broker's remoting port does and knows without leases and tables, or waits for otherwise.
@@ -58,6 +36,10 @@ SENDS = {  # the engine knows: test_send_majority.py
 }  # fmt: skip
 POSITIONS = {  # likewise: test_position_majority.py
     R.QUERY_CONSUMER_OFFSET, R.UPDATE_CONSUMER_OFFSET, R.INVOKE_BROKER_TO_RESET_OFFSET, R.CLONE_GROUP_OFFSET,
+}  # fmt: skip
+TABLES = {  # likewise: test_table_majority.py
+    R.UPDATE_AND_CREATE_TOPIC, R.DELETE_TOPIC_IN_BROKER, R.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,
+    R.DELETE_SUBSCRIPTIONGROUP,
 }  # fmt: skip
 COMMIT = {R.END_TRANSACTION, R.RESUME_CHECK_HALF_MESSAGE, R.SEND_REPLY_MESSAGE, R.SEND_REPLY_MESSAGE_V2}
 CLIENTS = {
@@ -88,8 +70,8 @@ OF_NAMESERVERS = {
 
 def test_each_code_of_the_remoting_protocol_waits_or_has_nothing_to_wait_for() -> None:
     """Kind 4: 314 and 14 were answered before the majority, or before the leader knew (docs/kinds.md)."""
-    waiting = REMOTING_LEASES | REMOTING_METADATA | READING
-    others = (LOG, SENDS, POSITIONS, COMMIT, CLIENTS, SHOWING, ITSELF, FROM_BROKERS, OF_NAMESERVERS)
+    waiting = REMOTING_METADATA | READING
+    others = (LOG, SENDS, POSITIONS, TABLES, COMMIT, CLIENTS, SHOWING, ITSELF, FROM_BROKERS, OF_NAMESERVERS)
     assert set(R) == waiting.union(*others)
     assert sum(map(len, others)) + len(waiting) == len(set(R)), "each in one table"
-    assert CHANGING - {R.UPDATE_BROKER_CONFIG} <= REMOTING_LEASES | REMOTING_METADATA | POSITIONS
+    assert CHANGING - {R.UPDATE_BROKER_CONFIG} <= REMOTING_METADATA | POSITIONS | TABLES
