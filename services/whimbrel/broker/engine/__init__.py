@@ -12,8 +12,7 @@ where it waits. Errors are those of `errors.py`; each front has its codes for th
 one for each verb: a tuple of named checks in their order, and a few members, each read in one place. Nothing
 asks which protocol it is.
 
-**Verbs.** `Sends`, `Reads`, `Takes`, `Settles`, `PositionCalls`, `Resets` and `TableChanges` are here; the
-others still stand where they were, in the places named, and come with these calls:
+**Verbs**, by the files that have them:
 
     send(Send) -> Sent | Elsewhere                      `send.py`
         Store messages of one topic, in one queue. Elsewhere: another broker owns that queue.
@@ -29,7 +28,7 @@ others still stand where they were, in the places named, and come with these cal
         Where a group stands on a queue, now and from now on; where queues begin and end.
     reset(asked, render), clone(asked)                  `resets.py`
         An administrator moves a group, further back as well.
-    end(End), recall(Recall)                            now `transactions/`, `timing/`
+    by_id, by_place; recall                             `ends.py`, `recalls.py`
         Decide a transaction; take a message back that waits for its time.
     put_topic, delete_topic, put_group, delete_group(Change) -> Change; drain, forget_broker, set_all
         What administrators change, in `tables.py`. A slave refuses changes, or ignores them.
