@@ -46,9 +46,11 @@ fuzz-native: setup ## any bytes for the compiled lane under the address sanitize
 	cd native/fuzz && for target in connection requests frames log replica; do \
 		cargo +nightly fuzz run --fuzz-dir . $$target -- -max_total_time=$(or $(SECONDS),60) -max_len=8192 -print_final_stats=1; done
 
-pairs: setup ## what pulls, receives and what settles them are answered with each two rules broken at once, all of them; CI plays a part
+pairs: setup ## what pulls, receives, what settles them, and calls of administrators are answered with each two rules broken at once, all of them; CI plays a part
 	@echo "commit $$(git rev-parse --short HEAD)"; ALL_PAIRS=1 $(PY) -m pytest -q --timeout 3600 \
-		tests/unit/broker/engine/test_pull_pairs.py tests/unit/broker/engine/test_take_pairs.py tests/unit/broker/engine/test_settle_pairs.py
+		tests/unit/broker/engine/test_pull_pairs.py tests/unit/broker/engine/test_take_pairs.py tests/unit/broker/engine/test_settle_pairs.py \
+		tests/unit/broker/engine/test_position_pairs.py tests/unit/broker/engine/test_table_pairs.py \
+		tests/unit/broker/engine/test_letter_pairs.py tests/unit/broker/engine/test_upkeep_pairs.py
 
 lane-rules: setup ## break the rules of the compiled lane one by one: each must be found (SHARE=n: those that have changed, and one of n; RECORD=1 notes them)
 	PYTHONPATH=services:tests:tools $(PY) -m lane_rules $(if $(SHARE),--share $(SHARE)) $(if $(RECORD),--record)

@@ -6,7 +6,7 @@ Lighter than an asyncio future: it knows no loop and schedules nothing. Completi
 from collections.abc import Callable
 from typing import Generic, TypeVar, cast
 
-__all__ = ["Deferred"]
+__all__ = ["Deferred", "rendered"]
 
 R = TypeVar("R")
 T = TypeVar("T")
@@ -54,11 +54,16 @@ class Deferred(Generic[R]):
             self.waker()
         return True
 
-    def settle_as(self, other: "Deferred[R]") -> bool:
-        """Complete or fail as another one that is done; returns as `complete`."""
-        if other.error is not None:
-            return self.fail(other.error)
-        return self.complete(cast(R, other.result))
+    def settle(self, result: R, error: Exception | None) -> None:
+        """Fail where there is an error, else complete."""
+        if error is None:
+            self.complete(result)
+        else:
+            self.fail(error)
+
+    def settle_as(self, other: "Deferred[R]") -> None:
+        """Complete or fail as another one that is done."""
+        self.settle(cast(R, other.result), other.error)
 
     def follow(self, other: "Deferred[R]") -> None:
         """Be settled as another one once that is done; whoever leaves this one leaves that one."""
@@ -98,3 +103,8 @@ class Deferred(Generic[R]):
             self.cancelled = True
             if self.on_cancel is not None:
                 self.on_cancel()
+
+
+def rendered(found: R | Deferred[R], render: Callable[[R], T]) -> T | Deferred[T]:
+    """Return what `render` makes of an answer, or a deferred of what it makes of one to come."""
+    return found.mapped(render) if isinstance(found, Deferred) else render(found)

@@ -46,6 +46,10 @@ WAIT = Otherwise(
 )
 SEARCH = "a time after all messages finds the end, as in 5.x; 4.9.3 finds the last message"
 BEYOND = "a pull beyond the end leads to the end, as in 5.x; 4.9.3 begins anew"
+SHARED_POSITION = (
+    "the C++ library's pulls keep one position for the queues of one number at all brokers, so they ask the"
+    f" second broker beyond its end: {BEYOND}"
+)
 DEAD = "a dead letter goes to its topic at once; in 4.9.3 it is sent as a delayed one, and says so"
 TRANSACTION = "a half names its transaction, as those of 5.x's clients do"
 
@@ -67,6 +71,7 @@ ACCEPTED = {
     ("pull", "pulls: status, next, least, most, bodies"): Otherwise(
         BEYOND, within={"beyond the end": "OFFSET_ILLEGAL 4 0 4 []"}
     ),
+    ("pull", "got"): Otherwise(SHARED_POSITION, instead=["m0", "m1", "m4", "m5"]),
     ("lite_assigned", "in an hour"): Otherwise(SEARCH, instead=6),
     ("admin_offsets", "of a full one, in an hour"): Otherwise(SEARCH, instead=5),
     ("send_batch", "properties of the first, without an id"): Otherwise(

@@ -17,6 +17,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from support.broker.consumption import FakeClock, take_of, takes_over
 from support.store.stores import make_draft
 from whimbrel.broker.consume.dead_letters import attempts_max, dead_letter_rule
 from whimbrel.broker.consume.delivery_planner import Uniform
@@ -25,6 +26,7 @@ from whimbrel.broker.consume.group_consumption import GroupConsumption
 from whimbrel.broker.consume.lease_journal import LeaseJournal
 from whimbrel.broker.consume.plan import HandOn, ReceiveRequest
 from whimbrel.broker.consume.policy import UnorderedPolicy
+from whimbrel.broker.engine.settle import Changed, Settles
 from whimbrel.broker.produce.appender import Appender, Durability
 from whimbrel.broker.produce.dead_letters import DeadLetters
 from whimbrel.broker.produce.internal_append import InternalAppender
@@ -57,9 +59,9 @@ TRACED = tuple(
         "broker/consume/hand_ons",
         "broker/consume/handles",
         "broker/consume/receiving",
-        "broker/consume/settling",
         "broker/consume/lease_journal",
         "broker/consume/lease_store",
+        "broker/engine/settle",
         "broker/produce/appender",
         "broker/produce/dead_letters",
         "broker/produce/internal_append",
@@ -94,9 +96,11 @@ class HandingOn:
         )
         self.internal = InternalAppender(topics, self.appender, store_host=lambda: pack_host("127.0.0.1", 1))
         self.letters = DeadLetters(self.internal, self.store)
+        waiting = FakeClock().waiting()  # nobody waits
         self.consumption = GroupConsumption(
             self.store,
             LeaseJournal(root, file_bytes=64 << 10, flush_interval_s=0.001),
+            waiting,
             broker_name="b",
             broker_id=0,
             now_ms=self.now_ms,
@@ -108,6 +112,8 @@ class HandingOn:
             ),
         )
         self.consumption.open()
+        self.takes = takes_over(self.consumption, waiting, self.now_ms)
+        self.settles = Settles(self.consumption, {GROUP: CONFIG}.get)
         self.reported = asyncio.Event()
 
     def now_ms(self) -> int:
@@ -138,13 +144,14 @@ class HandingOn:
                 group=GROUP, topic=TOPIC, queue_ids=range(QUEUES), filter=ALL, batch=dice.randrange(1, 6),
                 invisible_ms=10_000, client_id="c",
             )  # fmt: skip
-            delivered = self.consumption.receiving.receive(request, poll_ms=0)
+            delivered = self.takes.take(take_of(request), lambda take, found: list(found))
             assert isinstance(delivered, list)
             for one in delivered:
                 if fails(one.message.queue_offset):
-                    self.consumption.settling.change_invisible(GROUP, TOPIC, one.handle, 0)
+                    changed = self.settles.change(GROUP, TOPIC, one.handle, 0, suspend=False)
+                    assert isinstance(changed, Changed) and changed.error is None
                 else:
-                    assert self.consumption.settling.ack_batch(GROUP, TOPIC, [one.handle]) == [None]
+                    assert self.settles.acknowledge(GROUP, TOPIC, [one.handle]) == [None]
             if delivered and dice.random() < 0.5:
                 await asyncio.sleep(0)
             elif not delivered and self.internal.in_flight:

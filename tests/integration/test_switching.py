@@ -320,7 +320,7 @@ def test_calls_that_wait_are_answered_and_sessions_stay(tmp_path: Path) -> None:
         assert role is not None
         assert isinstance(role.appender, Appender)
         appender = role.appender
-        until(lambda: a.inspect(lambda: (appender.waiting_count, role.consumption.parked)) == (1, 1))
+        until(lambda: a.inspect(lambda: (appender.waiting_count, role.polls.parked)) == (1, 1))
         end = role.store.written
         a.to_slave(2)
         assert sending.result().status.code == v2.SLAVE_PERSISTENCE_TIMEOUT

@@ -325,7 +325,7 @@ def seen(found: Run) -> tuple[Any, ...]:
 
 def request_of(queue_id: int, offset: int, messages: int, size: int, wanted: TagFilter) -> Read:
     """Return a pull."""
-    read = Read(REMOTING_READS, "g", "t", queue_id, offset, messages, size, None, False)
+    read = Read(REMOTING_READS, "g", "t", None, False, queue_id, offset, messages, size)
     read.wanted = wanted
     return read
 

@@ -21,7 +21,8 @@ from support.lane.traffic import cuts, some_bytes
 from whimbrel.rpc.http2.frames import SETTING, SETTINGS, WINDOW_UPDATE
 from whimbrel.rpc.server.connection import NativeConnection
 from whimbrel.rpc.server.gathered_reads import GatheredReads
-from whimbrel.rpc.server.lane_calls import LaneCalls, LanePass
+from whimbrel.rpc.server.lane_calls import LaneCalls
+from whimbrel.rpc.server.lanes import CallsPart, LanePass
 from whimbrel.rpc.server.read_end import ReadEnd
 
 CALLS = 3_000  # of each part, at least, in a round
@@ -57,11 +58,12 @@ class Several:
     def sides(self) -> tuple[Side, Side]:
         return self.python, self.compiled
 
-    def take(self, reads: Sequence[tuple[LaneCalls, bytes]]) -> LanePass | None:
+    def take(self, reads: Sequence[tuple[CallsPart, bytes]]) -> LanePass | None:
         """Have the lane take reads, and note what it has taken."""
         done = self.take_by_lane(reads)
         if done is not None:
             for (calls, data), one in zip(reads, done.reads, strict=True):
+                assert isinstance(calls, LaneCalls)
                 if one[0]:
                     self.taken.append((calls.connection, data[: one[0]]))
                 if len(reads) > 1:

@@ -51,6 +51,7 @@ __all__ = ["Committed"]
 
 LEADER_S = 10.0
 CUT_OFF_S = 25.0  # a member that lost its power was counted by connections that nobody had missed for so long
+UNDER_WAY_S = 3.0  # a report of a disk that was replaced meanwhile, over a slow network at most
 NOTED_S = 1.0  # between two notes that acknowledgements may be forgotten
 Queue = tuple[str, int]
 Fail = Callable[[str, str], None]
@@ -169,6 +170,12 @@ class Committed:
             if (member.number, self.elections.seat(member)) in voters  # another disk has no vote (R9a)
             if self.read(member, begin, end, durable=durable) == self.log[begin:end]
             or (not durable and now - self.lost_power.get(member.name, -CUT_OFF_S) < CUT_OFF_S)
+        ]
+        # What a disk that has just been replaced held is reported still: the report was on its way.
+        holders += [
+            member.name
+            for member in self.elections.group
+            if member.name not in holders and member.lives and now - member.replaced_at < UNDER_WAY_S
         ]
         if len(holders) < majority(len(voters)):
             self.fail("I4", f"{leader.name} commits [{begin}, {end}), which only {holders} hold")

@@ -31,3 +31,12 @@ def test_who_leaves_it_leaves_the_other() -> None:
     second.cancel()
     assert left == [1] and first.cancelled
     assert not first.complete(7) and not second.done
+
+
+def test_it_is_settled_by_an_error_or_none() -> None:
+    failed: Deferred[str] = Deferred()
+    failed.settle("done", ValueError("late"))
+    assert isinstance(failed.error, ValueError) and failed.result is None
+    completed: Deferred[str] = Deferred()
+    completed.settle("done", None)
+    assert (completed.result, completed.error) == ("done", None)

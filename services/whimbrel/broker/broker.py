@@ -44,9 +44,8 @@ from whimbrel.errors import NotReady, ReplicaTimeout, StoreError, WhimbrelError
 from whimbrel.machine import MACHINE, Files, Machine
 from whimbrel.model.registration import BrokerRole
 from whimbrel.probes import TURN_S, serve_health
-from whimbrel.rpc.remoting.handlers import RemotingService
 from whimbrel.rpc.server.certificates import TlsSettings
-from whimbrel.rpc.server.handlers import Service
+from whimbrel.rpc.server.handlers import RemotingService, Service
 from whimbrel.rpc.server.limits import RunningServer
 from whimbrel.rpc.server.serving import serve
 from whimbrel.store.seat_file import check_no_member
@@ -339,7 +338,7 @@ class Broker:
     def release_client(self, client_id: str, group: str | None) -> None:
         """Give back what a client that has gone holds, of one group or of all."""
         if self.role is not None:
-            self.role.consumption.settling.release_client(client_id, group)
+            self.role.consumption.upkeep.release_client(client_id, group)
 
     def announce(self) -> None:
         """Log that the broker serves, and tell whoever started it."""

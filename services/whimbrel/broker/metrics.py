@@ -11,14 +11,20 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, Protocol
 
 from whimbrel import __version__
 from whimbrel.broker.api.leader_calls import LeaderCalls
+from whimbrel.broker.consume.lease_store import LeaseStore
 from whimbrel.broker.consume.leases import LeaseTable
 from whimbrel.broker.consume.queue_leases import QueueLeases
 from whimbrel.broker.counted import Counted
+from whimbrel.broker.engine.waiting import Waiting
+from whimbrel.broker.options import BrokerOptions
+from whimbrel.broker.produce.appender import Appender
 from whimbrel.broker.tables.clients import Clients
+from whimbrel.broker.tables.groups import GroupTable
+from whimbrel.broker.tables.topics import TopicTable
 from whimbrel.broker.timing.snapshot import BOUNDS_S
 from whimbrel.broker.timing.timers import Timers
 from whimbrel.broker.transactions.transactions import Transactions
@@ -31,36 +37,42 @@ from whimbrel.metrics import (
     Point,
     Traffic,
     bounded,
-    build_info,
 )
 from whimbrel.model.names import RETRY_PREFIX, TRANSACTION_GROUP, is_system_topic
 from whimbrel.model.topic import MessageType, TopicConfig
-from whimbrel.rpc.server.call_metrics import server_families
-from whimbrel.rpc.server.forwarder import forward_family
+from whimbrel.rpc.server.forwarder import Forwarder, forward_family
+from whimbrel.store.master_store import MasterStore
 from whimbrel.store.recovery import store_time_at
 from whimbrel.store.retention import DiskUse
 from whimbrel.store.segment import segment_name
+from whimbrel.store.shared_page import SharedPage
+from whimbrel.store.store import MessageStore
 
 if TYPE_CHECKING:
     from whimbrel.broker.cluster.leader_state import LeaderState
     from whimbrel.broker.elections.elector import Elector
-    from whimbrel.broker.roles.context import BrokerContext
-    from whimbrel.broker.roles.master import MasterRole
-    from whimbrel.broker.roles.role import Role
-    from whimbrel.broker.roles.slave import SlaveRole
-    from whimbrel.exposition import Exposition
 
 __all__ = [
     "Behind",
     "ReserveTime",
     "behind",
-    "families_of",
+    "connections",
+    "consumers",
+    "elections",
+    "held_calls",
     "labels_of",
     "lag_of",
+    "lane_metrics",
     "master_metrics",
-    "serve_families",
+    "replication",
+    "serving",
     "slave_metrics",
+    "state_metrics",
+    "storage",
+    "timing_metrics",
     "traffic",
+    "transaction_metrics",
+    "upkeep_metrics",
 ]
 
 READ_WRITE, READ_ONLY = 6, 4  # RocketMQ's bits
@@ -75,27 +87,6 @@ CONSUME_MODES = {2: "push", 3: "pull", 4: "pull"}
 
 QueuesOf = Callable[[str], Iterable[int]]  # numbers of a topic's queues
 RangeOf = Callable[[str, int], tuple[int, int]]  # first and next offset of a topic's queue
-
-
-def families_of(role: "Role", counted: Counted) -> list[Family]:
-    """Return all metrics of a broker in its role."""
-    context = role.context
-    assert context.server is not None
-    return [
-        build_info(),
-        *lane_metrics(context.machine.lane),
-        counted.calls.family(),
-        *server_families(context.server),
-        *traffic(context.topics.get, counted),
-        *connections(context.clients),
-        *consumers(role),
-        *storage(role),
-        *replication(role),
-        *timing_metrics(role.timers),
-        *held_calls(context.leader_calls),
-        *elections(context),
-        *role.role_metrics(),
-    ]
 
 
 def lane_metrics(lane: Lane) -> list[Family]:
@@ -135,28 +126,14 @@ def lane_metrics(lane: Lane) -> list[Family]:
     ]
 
 
-def labels_of(role: "Role") -> dict[str, str]:
+def labels_of(options: BrokerOptions, role: str) -> dict[str, str]:
     """Return the labels of every series of a broker."""
     return {
-        "cluster": role.options.cluster,
+        "cluster": options.cluster,
         "node_type": "broker",
-        "node_id": role.options.name,  # as RocketMQ has it, so a master and its slaves share it
-        "role": role.NAME,
+        "node_id": options.name,  # as RocketMQ has it, so a master and its slaves share it
+        "role": role,
     }
-
-
-def serve_families(role: "Role", counted: Counted) -> "Exposition":
-    """Serve a broker's metrics; raises OSError when the port can't be had."""
-    from whimbrel.exposition import serve_metrics
-
-    return serve_metrics(
-        families_of(role, counted),
-        host=role.options.host,
-        port=role.options.metrics_port,
-        service="whimbrel.broker",
-        labels=labels_of(role),
-        probes=role.context.probes,
-    )
 
 
 # Sends and deliveries
@@ -310,16 +287,16 @@ def behind(table: LeaseTable, queues_of: QueuesOf, range_of: RangeOf) -> Iterato
             yield Behind(group, topic, queue_id, min(lag_of(one, high), kept), len(one.leases), ready)
 
 
-def consumers(role: "Role") -> list[Family]:
+def consumers(table: LeaseTable, topics: TopicTable, store: MessageStore) -> list[Family]:
     """Return how far groups are."""
     by_topic = ("consumer_group", "topic", "is_retry", "is_system")
 
     def queues_of(topic: str) -> list[int]:
-        config = role.context.topics.get(topic)
-        return [] if config is None else role.store.queue_ids(topic, config.read_queues)
+        config = topics.get(topic)
+        return [] if config is None else store.queue_ids(topic, config.read_queues)
 
     def all_behind() -> Iterator[Behind]:
-        return behind(role.consumption.lease_store.table, queues_of, role.store.queue_range)
+        return behind(table, queues_of, store.queue_range)
 
     def summed(number: Callable[[Behind], int]) -> Iterator[Point]:
         found: Counter[tuple[str, str]] = Counter()
@@ -359,10 +336,8 @@ def lag_of(state: QueueLeases, end: int) -> int:
 # The store
 
 
-def storage(role: "Role") -> list[Family]:
-    """Return what the store and its disk are like."""
-    store, context = role.store, role.context
-    directory = role.root / "commitlog"
+def storage(directory: Path, store: MessageStore, leases: LeaseStore) -> list[Family]:
+    """Return what the store and its disk are like; `directory`: of its log."""
 
     def disk_gauge(name: str, unit: str, help: str, read: Callable[[], Iterable[Number]]) -> Family:
         return Family(name=name, kind="gauge", unit=unit, labels=STORAGE, help=help,
@@ -374,7 +349,7 @@ def storage(role: "Role") -> list[Family]:
     def counter(name: str, help: str, read: Callable[[], int]) -> Family:
         return Family(name=name, kind="counter", help=help, read=lambda: [((), read())])
 
-    reserve, leases = ReserveTime(directory, lambda: store.min_offset), role.consumption.lease_store
+    reserve = ReserveTime(directory, lambda: store.min_offset)
     return [
         disk_gauge("rocketmq_storage_size", "bytes", "Bytes used on the file system of the store.",
                    lambda: [used_bytes(directory)]),
@@ -391,17 +366,29 @@ def storage(role: "Role") -> list[Family]:
               lambda: DiskUse.of(directory).ratio),
         gauge("whimbrel_disk_free_bytes", "By", "Bytes that the store could still take.",
               lambda: free_bytes(directory)),
-        gauge("rocketmq_topic_number", "", "Topics.", lambda: len(context.topics.rows)),
-        gauge("rocketmq_consumer_group_number", "", "Consumer groups.", lambda: len(context.groups.rows)),
-        gauge("rocketmq_broker_permission", "", "6 while the broker takes messages, else 4.",
-              lambda: READ_WRITE if role.writable else READ_ONLY),
-        gauge("whimbrel_long_polls_held", "", "Receives and pulls that wait for messages.",
-              lambda: role.consumption.parked + role.receives.held),
         counter("whimbrel_lease_sync_failures_total", "Syncs of the lease journal that the disk refused.",
                 lambda: leases.journal.sync_failures),
         counter("whimbrel_lease_entries_refused_total",
                 "Lease entries of other brokers and of the journal that were left out.",
                 lambda: leases.checks.refused),
+    ]  # fmt: skip
+
+
+def serving(
+    topics: TopicTable, groups: GroupTable, polls: Waiting, writable: Callable[[], bool]
+) -> list[Family]:
+    """Return what is served, and who waits for messages."""
+
+    def gauge(name: str, help: str, read: Callable[[], Number]) -> Family:
+        return Family(name=name, kind="gauge", help=help, read=lambda: [((), read())])
+
+    return [
+        gauge("rocketmq_topic_number", "Topics.", lambda: len(topics.rows)),
+        gauge("rocketmq_consumer_group_number", "Consumer groups.", lambda: len(groups.rows)),
+        gauge("rocketmq_broker_permission", "6 while the broker takes messages, else 4.",
+              lambda: READ_WRITE if writable() else READ_ONLY),
+        gauge("whimbrel_long_polls_held", "Receives and pulls that wait for messages.",
+              lambda: polls.parked),
     ]  # fmt: skip
 
 
@@ -445,9 +432,8 @@ def free_bytes(path: Path) -> int:
 # Replication, as far as a broker sees it
 
 
-def replication(role: "Role") -> list[Family]:
+def replication(page: SharedPage) -> list[Family]:
     """Return the state of the replicator as the shared page has it."""
-    page = role.page
     return [
         Family(
             name="whimbrel_replicator_alive",
@@ -461,12 +447,13 @@ def replication(role: "Role") -> list[Family]:
 # What only one role has
 
 
-def master_metrics(role: "MasterRole", counted: Counted) -> list[Family]:
-    """Return what a master appends, flushes and waits for, and what goes for want of space."""
-    store, appender, upkeep = role.store, role.appender, role.upkeep
+def master_metrics(
+    store: MasterStore, appender: Appender, forwarder: Forwarder, counted: Counted
+) -> list[Family]:
+    """Return what a master appends, flushes and waits for."""
     began = store.written
     return [
-        forward_family(role.forwarder),
+        forward_family(forwarder),
         Family(
             name="whimbrel_append_bytes_total",
             kind="counter",
@@ -505,6 +492,25 @@ def master_metrics(role: "MasterRole", counted: Counted) -> list[Family]:
             help="Connected slaves that lack less than `slave_fallbehind_max_bytes`.",
             read=lambda: [((), appender.in_sync_slaves())],
         ),
+    ]
+
+
+class Upkeep(Protocol):
+    """What goes for want of space, and how near that is (`roles/upkeep.py`)."""
+
+    @property
+    def dropped(self) -> int: ...
+    @property
+    def unread(self) -> int: ...
+    @property
+    def limit(self) -> float: ...
+    @property
+    def limit_s(self) -> float | None: ...
+
+
+def upkeep_metrics(upkeep: Upkeep) -> list[Family]:
+    """Return what goes for want of space."""
+    return [
         Family(
             name="whimbrel_dropped_messages_total",
             kind="counter",
@@ -533,8 +539,8 @@ def master_metrics(role: "MasterRole", counted: Counted) -> list[Family]:
     ]
 
 
-def state_metrics(state: "LeaderState", role: "MasterRole") -> list[Family]:
-    """Return what an elected leader's clients wait for beside the log."""
+def state_metrics(state: "LeaderState", clamped: Callable[[], int]) -> list[Family]:
+    """Return what an elected leader's clients wait for beside the log; `clamped`: see the last of them."""
     kinds = (("leases", state.leases), ("metadata", state.metadata))
     return [
         Family(
@@ -566,7 +572,7 @@ def state_metrics(state: "LeaderState", role: "MasterRole") -> list[Family]:
             kind="counter",
             help="Queues of which leases went beyond the log when this leader began to serve; never, unless"
             " a majority has lost messages.",
-            read=lambda: [((), role.clamped)],
+            read=lambda: [((), clamped())],
         ),
     ]
 
@@ -617,12 +623,12 @@ def held_calls(calls: LeaderCalls | None) -> list[Family]:
     ]
 
 
-def elections(context: "BrokerContext") -> list[Family]:
+def elections(elector_of: Callable[[], "Elector | None"]) -> list[Family]:
     """Return what this member has to do with who leads; zeros where roles are configured."""
 
     def gauge(name: str, help_text: str, value: Callable[["Elector"], int]) -> Family:
         def read() -> list[tuple[Labels, Number]]:
-            elector = context.elector
+            elector = elector_of()
             return [((), 0 if elector is None else value(elector))]
 
         return Family(name=name, kind="gauge", help=help_text, read=read)
@@ -645,9 +651,8 @@ def elections(context: "BrokerContext") -> list[Family]:
     ]
 
 
-def slave_metrics(role: "SlaveRole", counted: Counted) -> list[Family]:
+def slave_metrics(store: MessageStore, calls: LeaderCalls | None, counted: Counted) -> list[Family]:
     """Return how far dispatching is behind, and what was handed on to the leader."""
-    store, calls = role.store, role.context.leader_calls
     return [
         forward_family(None if calls is None else calls.forwarder),
         Family(

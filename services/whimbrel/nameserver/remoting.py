@@ -54,8 +54,9 @@ from whimbrel.nameserver.route_bodies import (
 from whimbrel.rpc.remoting.admin_access import AdminAccess, guarded
 from whimbrel.rpc.remoting.codes import RequestCode, ResponseCode
 from whimbrel.rpc.remoting.command import Command
-from whimbrel.rpc.remoting.handlers import Handle, Outcome, Peer, RemotingService, Reply
+from whimbrel.rpc.remoting.handlers import Handle, Outcome, Peer, Reply
 from whimbrel.rpc.remoting.signatures import NO_ACCOUNTS, Accounts
+from whimbrel.rpc.server.handlers import RemotingService
 
 __all__ = ["ADMIN_CODES", "DELETES_MAX", "DELETE_WAIT_S", "NameRequests"]
 

@@ -7,15 +7,45 @@ from typing import Any
 from whimbrel.broker.consume.filters import compile_filter
 from whimbrel.broker.consume.group_consumption import GroupConsumption
 from whimbrel.broker.consume.plan import Delivered, ReceiveRequest
+from whimbrel.broker.engine.settle import Changed, Settles
+from whimbrel.broker.engine.take import Take, TakeRules, Takes
+from whimbrel.broker.engine.waiting import POLLS, Waiting
 from whimbrel.deferred import Deferred
 from whimbrel.errors import InvalidReceiptHandle, NotReady, StoreFull
 from whimbrel.lane import Lane
 from whimbrel.store.codec import RecordDraft, StoredMessage, encode_record, format_properties, tags_code
 from whimbrel.store.lane_passes import LanePasses
 
-__all__ = ["FakeClock", "FakeJournal", "FakeStore", "Rig", "attempts", "offsets"]
+__all__ = [
+    "FakeClock",
+    "FakeJournal",
+    "FakeStore",
+    "Rig",
+    "attempts",
+    "delivered",
+    "offsets",
+    "take_of",
+    "takes_over",
+]
 
 HOST = bytes((127, 0, 0, 1, 0, 0, 0x27, 0x10))
+UNCHECKED = TakeRules(checks=(), kind=POLLS, messages_max=32, no_topic="", not_readable="", limited=False)
+
+
+def take_of(request: ReceiveRequest, wait_ms: int = 0) -> Take:
+    """Return a take of what was selected: nothing is left to be checked."""
+    take = Take(
+        UNCHECKED, request.group, request.topic, None, False, request.batch, request.invisible_ms,
+        request.client_id, request.attempt_id, wait_ms, selection=request,
+    )  # fmt: skip
+    take.wanted = request.filter
+    return take
+
+
+def takes_over(consumption: GroupConsumption, waiting: Waiting, now_ms: Callable[[], int]) -> Takes:
+    """Return what decides takes that need no tables."""
+    nothing: Any = None
+    return Takes(nothing, nothing, consumption, waiting, now_ms=now_ms)
 
 
 class FakeClock:
@@ -29,6 +59,14 @@ class FakeClock:
     def schedule(self, at_ms: int, fn: Callable[[], None]) -> None:
         self.turn += 1
         heapq.heappush(self.due, (max(at_ms, self.now), self.turn, fn))
+
+    def waiting(self) -> Waiting:
+        """Return what waits on this clock."""
+        return Waiting(
+            clock=lambda: self.now,
+            soon=lambda fn: self.schedule(self.now, fn),
+            later=lambda seconds, fn: self.schedule(self.now + round(seconds * 1000), fn),
+        )
 
     def advance(self, ms: int = 0) -> None:
         end = self.now + ms
@@ -133,26 +171,47 @@ class Rig:
     """A group consumption and what it stands on."""
 
     def __init__(
-        self, *, clock: FakeClock | None = None, store: FakeStore | None = None, **options: Any
+        self,
+        *,
+        clock: FakeClock | None = None,
+        store: FakeStore | None = None,
+        polls_max: int = POLLS.most,
+        **options: Any,
     ) -> None:
         self.clock = clock or FakeClock()
         self.store = store or FakeStore()
         self.journal = FakeJournal()
         self.alive = {"c"}
+        self.polls_max = polls_max
         self.options: dict[str, Any] = {"broker_name": "b", "broker_id": 0} | options
         self.start()
 
     def start(self) -> None:
+        now_ms = lambda: self.clock.now  # noqa: E731
+        self.waiting = self.clock.waiting()
+        self.waiting.rooms[POLLS].most = self.polls_max
         self.consumption = GroupConsumption(
             self.store,
             self.journal,
-            now_ms=lambda: self.clock.now,
+            self.waiting,
+            now_ms=now_ms,
             schedule=self.clock.schedule,
             client_alive=lambda group, client_id: client_id in self.alive,
             **self.options,
         )
         self.consumption.open()
-        self.store.arrivals = [self.consumption.wakeups.on_arrival]
+        self.settles = Settles(self.consumption, lambda group: None)
+        self.takes = takes_over(self.consumption, self.waiting, now_ms)
+        self.store.arrivals = [self.arrived]
+
+    def arrived(self, topic: str, queue_id: int, offset: int, tags_code: int) -> None:
+        """Tell those who wait."""
+        self.waiting.arrived(topic, queue_id)
+
+    @property
+    def parked(self) -> int:
+        """How many polls wait."""
+        return self.waiting.parked
 
     def request(self, **changes: Any) -> ReceiveRequest:
         fields: dict[str, Any] = {
@@ -161,18 +220,46 @@ class Rig:
         } | changes  # fmt: skip
         return ReceiveRequest(**fields)
 
+    def receive(self, reply: Callable[[Take, Sequence[Delivered]], Any], poll_ms: int, **changes: Any) -> Any:
+        return self.takes.take(take_of(self.request(**changes), poll_ms), reply)
+
     def take(self, **changes: Any) -> list[Delivered]:
-        answer = self.consumption.receiving.receive(self.request(**changes), poll_ms=0)
+        answer = self.receive(delivered, 0, **changes)
         assert isinstance(answer, list)
         return answer
 
     def park(self, poll_ms: int = 20_000, **changes: Any) -> Deferred[list[Delivered]]:
-        answer = self.consumption.receiving.receive(self.request(**changes), poll_ms=poll_ms)
+        answer = self.receive(delivered, poll_ms, **changes)
         assert isinstance(answer, Deferred)
         return answer
 
-    def ack(self, *delivered: Delivered) -> list[InvalidReceiptHandle | None]:
-        return self.consumption.settling.ack_batch("g", "t", [one.handle for one in delivered])
+    def ack(
+        self, *delivered: Delivered, group: str = "g", topic: str = "t"
+    ) -> list[InvalidReceiptHandle | None]:
+        return self.ack_handles(*(one.handle for one in delivered), group=group, topic=topic)
+
+    def ack_handles(
+        self, *handles: str, group: str = "g", topic: str = "t"
+    ) -> list[InvalidReceiptHandle | None]:
+        answer = self.settles.acknowledge(group, topic, handles)
+        assert isinstance(answer, list)
+        return answer
+
+    def change(
+        self, handle: str, invisible_ms: int, *, suspend: bool = False, group: str = "g", topic: str = "t"
+    ) -> str:
+        """Return the new handle, or raise what is wrong."""
+        answer = self.settles.change(group, topic, handle, invisible_ms, suspend=suspend)
+        assert isinstance(answer, Changed)
+        if answer.error is not None:
+            assert answer.handle == handle
+            raise answer.error
+        return answer.handle
+
+
+def delivered(take: Take, messages: Sequence[Delivered]) -> list[Delivered]:
+    """Render nothing."""
+    return list(messages)
 
 
 def offsets(delivered: list[Delivered] | None) -> list[int]:

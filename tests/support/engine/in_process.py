@@ -28,7 +28,7 @@ from whimbrel.model.wire import CLIENT_ID_HEADER, MESSAGING_SERVICE
 from whimbrel.rpc.remoting.command import Command
 from whimbrel.rpc.remoting.handlers import reply_to_error
 from whimbrel.rpc.server.connection import NativeConnection
-from whimbrel.rpc.server.handlers import Call, UnaryMethod
+from whimbrel.rpc.server.handlers import Call, Method, UnaryMethod
 from whimbrel.rpc.server.native import NativeServer
 from whimbrel.rpc.server.remoting import RemotingConnection
 
@@ -68,18 +68,21 @@ class InProcess:
         self.context.topics.put(made)
         return made
 
-    def call(self, name: str, request: Any, headers: Mapping[str, str] | None = None) -> Any:
-        """Call a method of one answer; return that, or a `Deferred` of it."""
-        path = f"/{MESSAGING_SERVICE}/{name}"
-        method = next(
+    def method(self, name: str) -> Method:
+        """Return a method of `apache.rocketmq.v2`, as its server has it."""
+        return next(
             each
             for service in self.broker.services
             if service.name == MESSAGING_SERVICE
             for each in service.methods
             if each.name == name
         )
+
+    def call(self, name: str, request: Any, headers: Mapping[str, str] | None = None) -> Any:
+        """Call a method of one answer; return that, or a `Deferred` of it."""
+        method = self.method(name)
         assert isinstance(method, UnaryMethod) and method.fail is not None
-        call = Call(path, PEER, {CLIENT_ID_HEADER: CLIENT, **(headers or {})}, None)
+        call = Call(f"/{MESSAGING_SERVICE}/{name}", PEER, {CLIENT_ID_HEADER: CLIENT, **(headers or {})}, None)
         try:
             return method.handle(call, request)
         except WhimbrelError as error:
@@ -113,10 +116,10 @@ class InProcess:
 async def in_process(
     root: Path, *, lane: Lane | None = None, machine: Machine | None = None, **options: Any
 ) -> AsyncIterator[InProcess]:
-    """Start a master, and stop it in the end.
+    """Start a master, or a slave where the options say so, and stop it in the end.
 
     Args:
-        root: an empty directory for its store.
+        root: an empty directory for its store; a slave's has what a master has left there.
         lane: the compiled lane; None: it is off. machine: None: the real one.
         options: of `BrokerOptions`.
     """
@@ -129,7 +132,9 @@ async def in_process(
     broker = Broker(BrokerOptions(**settings), machine=machine)
     await broker.start()
     try:
-        await until_async(lambda: not cast(MasterRole, broker.role).appender.refusal, what="taking writes")
+        role = broker.role
+        if isinstance(role, MasterRole):
+            await until_async(lambda: not role.appender.refusal, what="taking writes")
         yield InProcess(broker)
     finally:
         server = cast(NativeServer, broker.server)

@@ -17,6 +17,7 @@ from support.engine.turned import TurnedMaster
 from whimbrel.broker.consume.lease_codec import Lease, Order
 from whimbrel.broker.consume.queue_leases import QueueLeases
 from whimbrel.broker.consume.receipts import ReceiptHandle
+from whimbrel.broker.engine.waiting import EARLY_RECEIVES, POLLS
 from whimbrel.errors import FlushTimeout, StoreFull, WhimbrelError
 from whimbrel.model.names import DEAD_LETTER_PREFIX
 from whimbrel.model.topic import OrderedBy
@@ -26,8 +27,8 @@ from whimbrel.store.codec import decode_record
 __all__ = [
     "ALONE", "FAULT_RULES", "LEASE_GROUP_RULES", "LeaseCase", "Step", "Steps", "acknowledge", "after_steps",
     "begin_case",
-    "case_text", "change", "confirm", "delete_group", "delete_topic", "faults", "finish", "handle_of",
-    "handle_text", "hold", "now_s", "side_effects", "topic_goes",
+    "case_text", "change", "confirm", "delete_group", "delete_topic", "faults", "fill_journal", "finish",
+    "handle_of", "handle_text", "hold", "lease_text", "letters_text", "now_s", "side_effects", "topic_goes",
 ]  # fmt: skip
 
 BROKER = "broker-a"
@@ -348,7 +349,7 @@ def side_effects(
         found += [
             f"{what} {' '.join(labels)} {sent.messages}/{sent.bytes}" for labels, sent in counts.items()
         ]
-    polls = side.consumption.room.taken, side.broker.role.receives.held
+    polls = side.polls.rooms[POLLS].taken, side.polls.rooms[EARLY_RECEIVES].taken
     found += [f"polls {polls[0]}/{polls[1]}"] if any(polls) else []
     found += [f"copies {len(case.copies)}"] if case.copies else []
     return found

@@ -34,7 +34,7 @@ from support.engine.cases import (
 from support.engine.pull_sides import Side, pull_call
 from support.engine.rules import Rule, combinations, plain
 from support.remoting.handlers import FakePeer, messages_in
-from whimbrel.broker.engine.waiting import HELD_PULLS, PULLS
+from whimbrel.broker.engine.waiting import HELD_PULLS, POLLS
 from whimbrel.broker.tables.remoting_clients import Consumes, Identity
 from whimbrel.deferred import Deferred
 from whimbrel.errors import WhimbrelError
@@ -338,7 +338,7 @@ async def pull_outcome(side: Side, case: Any) -> str:
     side.begin()
     topics, groups, splitting = side.topics, side.groups, side.reads.splitting
     waits = side.reads.waiting
-    polls, held = waits.rooms[PULLS], waits.rooms[HELD_PULLS]
+    polls, held = waits.rooms[POLLS], waits.rooms[HELD_PULLS]
     if case.topic is not None:
         store_all(side, drafts_of(case))
     prepare(side, case)

@@ -150,6 +150,7 @@ class SlaveSide:
         self.consumption = GroupConsumption(
             self.store,
             FakeJournal(),
+            self.reads.waiting,
             broker_name="broker-a",
             broker_id=1,
             now_ms=lambda: NOW,

@@ -1,16 +1,15 @@
 """What decides reads (`engine/read.py`), over a store and tables, on a loop and a clock that tests move."""
 
-from collections.abc import Callable
 from typing import Any
 
 from whimbrel.broker.consume.filters import compile_filter
-from whimbrel.broker.consume.long_polls import POLLS_MAX, Room
 from whimbrel.broker.engine.read import Reads
 from whimbrel.broker.engine.splitting import ReadSplitting
+from whimbrel.broker.engine.waiting import Waiting
 from whimbrel.broker.tables.group_creation import GroupCreation
 from whimbrel.broker.tables.remoting_clients import RemotingClients
 
-__all__ = ["CommitsKept", "make_reads"]
+__all__ = ["CommitsKept", "make_reads", "nothing_waits"]
 
 
 class CommitsKept:
@@ -29,6 +28,11 @@ class CommitsKept:
         self.commits.append((group, topic, queue_id, offset))
 
 
+def nothing_waits() -> Waiting:
+    """Return where nothing is looked at again."""
+    return Waiting(clock=lambda: 0, soon=lambda callback: None, later=lambda seconds, callback: None)
+
+
 def make_reads(
     store: Any,
     creation: GroupCreation,
@@ -37,10 +41,7 @@ def make_reads(
     positions: Any = None,
     splitting: ReadSplitting | None = None,
     follows: bool = False,
-    clock: Callable[[], int] = lambda: 0,
-    soon: Callable[[Callable[[], None]], object] = lambda callback: None,
-    later: Callable[[float, Callable[[], None]], object] = lambda seconds, callback: None,
-    polls: Room | None = None,
+    waiting: Waiting | None = None,
 ) -> Reads:
     """Return what decides reads of a store."""
     return Reads(
@@ -50,9 +51,6 @@ def make_reads(
         positions or CommitsKept(),  # type: ignore[arg-type]
         store,
         splitting or ReadSplitting(enabled=False, written=lambda: 0),
+        waiting or nothing_waits(),
         follows=follows,
-        clock=clock,
-        soon=soon,
-        later=later,
-        polls=polls or Room(POLLS_MAX),
     )

@@ -61,7 +61,7 @@ from support.engine.rules import Rule, combinations, each_once
 from support.engine.turned import TurnedMaster
 from support.remoting.handlers import FakePeer
 from whimbrel.broker.consume.lease_codec import ATTEMPT_ID_BYTES_MAX
-from whimbrel.broker.consume.long_polls import POLLS_MAX
+from whimbrel.broker.engine.waiting import EARLY_RECEIVES, POLLS, POLLS_MAX
 from whimbrel.broker.tables.remoting_clients import Consumes, Identity
 from whimbrel.deferred import Deferred
 from whimbrel.errors import WhimbrelError
@@ -248,8 +248,7 @@ def leaves_unseen(side: TurnedMaster, case: TakeCase) -> None:
     """Have the caller leave in the moment in which it is served."""
     for one in case.waiting:
         assert one.deferred is not None
-        one.deferred.on_cancel = None
-        one.deferred.cancel()
+        one.deferred.cancelled = True
 
 
 def second(side: TurnedMaster, case: TakeCase) -> None:
@@ -288,7 +287,7 @@ def first_changed(ms: int) -> Before:
 
 def leads(side: TurnedMaster, case: TakeCase) -> None:
     """Have this broker lead."""
-    side.broker.role.receives.release()
+    side.takes.serve()
 
 
 TIME: Final[Steps] = tuple((f"+{seconds}", seconds) for seconds in PASS_S)
@@ -350,17 +349,11 @@ def prepare(side: TurnedMaster, case: TakeCase) -> None:
 
 def begin_held(side: TurnedMaster, case: TakeCase) -> Started:
     """Make a receive while this broker does not lead."""
-    receives = side.broker.role.receives
-    receives.hold()
-    held: Any = receives.held_calls
+    side.takes.serves = False
+    early = side.polls.rooms[EARLY_RECEIVES]
     if case.held_back == "with too many others":
-        begin_take(side, case)
-        leaves(side, case)
-        case.waiting.clear()
-        held *= POLLS_MAX
+        early.taken = POLLS_MAX
     started = begin_take(side, case)
-    # Their end is told by the real clock; the one that it is compared with is ahead.
-    held[-1:] = [replace(one, until=one.until + side.clock.ahead_ms / 1000) for one in held[-1:]]
     if case.held_back == "until it leads":
         leads(side, case)
     return started
@@ -374,7 +367,7 @@ async def take_outcome(side: TurnedMaster, case: TakeCase) -> str:
     prepare(side, case)
     side.counted.delivered.by_labels.clear()
     side.counted.dead_letters.by_labels.clear()
-    receives, room = side.broker.role.receives, side.consumption.room
+    room, early = side.polls.rooms[POLLS], side.polls.rooms[EARLY_RECEIVES]
     most = room.most
     if case.full:
         room.most = 0
@@ -395,8 +388,8 @@ async def take_outcome(side: TurnedMaster, case: TakeCase) -> str:
             texts += [f"other: {one.state}" for one in case.waiting if one is not started]
             leaves(side, case)
     finally:
-        room.most = most
-        receives.release()
+        room.most, early.taken = most, 0
+        side.takes.serve()
         side.clients.closed(case.peer)
     return case_text(case, " | ".join(texts))
 

@@ -15,7 +15,6 @@ from typing import Any, TypeVar
 from support.engine.in_process import InProcess, in_process
 from support.remoting.handlers import NOW
 from support.store.stores import StoppedClock, make_draft
-from whimbrel.model.wire import MESSAGING_SERVICE
 from whimbrel.rpc.server.handlers import ServerStreamMethod
 
 __all__ = ["TurnedClock", "TurnedLoop", "TurnedMaster", "run_on_turned_loop", "turned_master"]
@@ -63,17 +62,14 @@ class TurnedMaster:
         self.broker, self.clock = broker, clock
         self.topics, self.groups, self.clients = context.topics, context.groups, context.remoting_clients
         self.store, self.creation, self.consumption = role.store, role.creation, role.consumption
-        self.reads, self.counted = role.reads, context.counted
+        self.reads, self.takes, self.polls = role.reads, role.takes, role.polls
+        self.counted = context.counted
 
     def stream(self, name: str) -> ServerStreamMethod:
         """Return a method of many answers."""
-        return next(
-            each
-            for service in self.broker.broker.services
-            if service.name == MESSAGING_SERVICE
-            for each in service.methods
-            if isinstance(each, ServerStreamMethod) and each.name == name
-        )
+        method = self.broker.method(name)
+        assert isinstance(method, ServerStreamMethod)
+        return method
 
     async def turn(self) -> None:
         """Let the loop do what is due."""
@@ -95,12 +91,12 @@ class TurnedMaster:
 
 
 @asynccontextmanager
-async def turned_master(root: Path) -> AsyncIterator[TurnedMaster]:
-    """Start a master, and stop it in the end.
+async def turned_master(root: Path, **options: Any) -> AsyncIterator[TurnedMaster]:
+    """Start a master, and stop it in the end; `options` are of `BrokerOptions`.
 
     It has a record of nobody's in the log, so that the log may begin behind it.
     """
     clock = TurnedClock(NOW)
-    async with in_process(root, machine=clock, metrics_port=0) as broker:
+    async with in_process(root, machine=clock, metrics_port=0, **options) as broker:
         broker.role.store.append([make_draft()])
         yield TurnedMaster(broker, clock)

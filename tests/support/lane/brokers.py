@@ -25,13 +25,16 @@ from support.store.stores import NOW, StoppedClock
 from whimbrel.broker.api.pulls import PullService
 from whimbrel.broker.api.receive import ReceiveService
 from whimbrel.broker.api.send import SendService
+from whimbrel.broker.api.settle import SettleService
 from whimbrel.broker.cluster.state_quorum import StateQuorum
 from whimbrel.broker.consume.group_consumption import GroupConsumption
 from whimbrel.broker.consume.leases import LeaseTable
 from whimbrel.broker.consume.policies import Policies
 from whimbrel.broker.counted import MESSAGE_BYTES, Counted
 from whimbrel.broker.engine.send import Sends
+from whimbrel.broker.engine.settle import Settles
 from whimbrel.broker.engine.splitting import ReadSplitting
+from whimbrel.broker.engine.take import Takes
 from whimbrel.broker.lane.acks import LaneAcks
 from whimbrel.broker.lane.calls import BrokerLane
 from whimbrel.broker.produce.appender import Appender, Durability
@@ -195,6 +198,8 @@ class Side:
             clock=self.appender.loop.time,
             timeout_s=3.0,
         )
+        majority = self.quorum if self.acks_wait else None
+        self.settles = Settles(self.consumption, self.groups.get, majority=majority)
         self.by_lane: BrokerLane | None = None
         if self.lane is not None:
             self.by_lane = BrokerLane(
@@ -203,11 +208,11 @@ class Side:
                 self.engine,
                 self.appender,
                 self.clients,
-                LaneAcks(self.consumption.settling),
+                LaneAcks(self.settles),
                 broker_name="b",
                 size_bounds=MESSAGE_BYTES,
                 on_calls=self.counted.calls.observe_many,
-                acks_wait_for=self.quorum if self.acks_wait else None,
+                acks_wait_for=majority,
                 not_serving=lambda: self.not_serving,
             )
         for topic in self.topics.rows.values():
@@ -226,10 +231,12 @@ class Side:
         self.groups.put_all(GROUPS)
         self.clock, self.journal = FakeClock(), FakeJournal()
         self.clock.now = self.now
+        waiting = self.clock.waiting()
         policies = Policies(self.groups)
         self.consumption = GroupConsumption(
             self.store,
             self.journal,
+            waiting,
             broker_name="b",
             broker_id=0,
             now_ms=lambda: self.clock.now,
@@ -242,30 +249,16 @@ class Side:
         self.consumption.open()
         self.store.on_arrival = self.note_arrival
         creation = GroupCreation(self.topics, self.groups, master=True, clock=lambda: 0.0)
-        self.receives = ReceiveService(
-            self.topics,
-            creation,
-            self.consumption,
-            clock=lambda: self.clock.now,
-            lane_messages=self.store.lane_messages,
-        )
-        self.reads = make_reads(
-            self.store,
-            creation,
-            splitting=self.splitting(),
-            clock=lambda: self.clock.now,
-            soon=lambda callback: self.clock.schedule(self.clock.now, callback),
-            later=lambda seconds, callback: self.clock.schedule(
-                self.clock.now + round(seconds * 1000), callback
-            ),
-            polls=self.consumption.room,
-        )
-        self.pulls = PullService(self.reads, self.store.lane_messages)
 
         def told(*delivered: Any) -> None:
             self.delivered.append(delivered)
 
-        self.receives.on_delivered = self.reads.delivered = told
+        now_ms = lambda: self.clock.now  # noqa: E731
+        takes = Takes(self.topics, creation, self.consumption, waiting, now_ms=now_ms, delivered=told)
+        self.receives = ReceiveService(takes, clock=now_ms, lane_messages=self.store.lane_messages)
+        self.reads = make_reads(self.store, creation, splitting=self.splitting(), waiting=waiting)
+        self.pulls = PullService(self.reads, self.store.lane_messages)
+        self.reads.delivered = told
 
     def splitting(self) -> ReadSplitting:
         """Return what sends pullers elsewhere, as if there were little memory."""
@@ -281,7 +274,6 @@ class Side:
     def note_arrival(self, topic: str, queue_id: int, offset: int, tags: int) -> None:
         """Keep it, and wake those who wait for it."""
         self.arrived.append((topic, queue_id, offset, tags))
-        self.consumption.wakeups.on_arrival(topic, queue_id, offset, tags)
         self.reads.waiting.arrived(topic, queue_id)
 
     def advance(self, ms: int) -> None:
@@ -313,13 +305,7 @@ class Side:
             failing_with(messaging.HeartbeatResponse),
         )
 
-        def held(handle: Callable[[Call, Any], Any]) -> Callable[[Call, Any], Any]:
-            """As `HeldAnswers` does."""
-            if not self.acks_wait:
-                return handle
-            return lambda call, request: self.quorum.hold(handle(call, request))
-
-        receives = self.receives
+        receives, settles = self.receives, SettleService(self.settles)
         streams = (
             ServerStreamMethod(
                 "ReceiveMessage",
@@ -338,12 +324,12 @@ class Side:
             UnaryMethod(
                 name,
                 getattr(messaging, f"{name}Request"),
-                known(held(handle)),
+                known(handle),
                 failing_with(getattr(messaging, f"{name}Response")),
             )
             for name, handle in (
-                ("AckMessage", receives.acknowledge),
-                ("ChangeInvisibleDuration", receives.change_invisible),
+                ("AckMessage", settles.acknowledge),
+                ("ChangeInvisibleDuration", settles.change_invisible),
             )
         ]
         return Service(SERVICE, (sends, heartbeat, *streams, *unary))
@@ -419,7 +405,7 @@ class Side:
         return {
             "leases": lease_entries(self.consumption.lease_store.table),
             "journal": lease_entries(told),
-            "polls": self.consumption.parked,
+            "polls": self.reads.waiting.parked,
             "delivered": self.delivered,
             "handed on": self.handed_on,
         }

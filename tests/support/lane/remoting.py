@@ -29,7 +29,7 @@ from whimbrel.broker.remoting.sends import SendRequests
 from whimbrel.lane import Lane
 from whimbrel.model.topic import TopicConfig
 from whimbrel.rpc.remoting.frames import HEAD
-from whimbrel.rpc.remoting.handlers import RemotingService
+from whimbrel.rpc.server.handlers import RemotingService
 from whimbrel.rpc.server.remoting import RemotingConnection
 from whimbrel.store.options import StoreOptions
 

@@ -15,6 +15,7 @@ from whimbrel.broker.engine.ends import Ends
 from whimbrel.broker.engine.send import Sends
 from whimbrel.broker.engine.send_back import SendBacks
 from whimbrel.broker.engine.splitting import ReadSplitting
+from whimbrel.broker.engine.waiting import Waiting
 from whimbrel.broker.produce.internal_append import InternalAppender
 from whimbrel.broker.remoting.pulls import Pulls
 from whimbrel.broker.remoting.records import Records
@@ -159,6 +160,9 @@ class Handlers:
         self.sends = SendRequests(self.engine)
         self.soon: list[Any] = []
         self.positions = CommitsKept()
+        self.waiting = Waiting(
+            clock=lambda: self.now_ms, soon=self.soon.append, later=lambda seconds, callback: None
+        )
         self.reads = make_reads(
             self.store,
             creation,
@@ -166,10 +170,8 @@ class Handlers:
             positions=self.positions,
             splitting=ReadSplitting(enabled=False, written=lambda: self.store.written),
             follows=not master,
-            clock=lambda: self.now_ms,
-            soon=self.soon.append,
+            waiting=self.waiting,
         )
-        self.waiting = self.reads.waiting
         self.pulls = Pulls(self.reads, lambda *, found: None)
         self.store.on_arrival = lambda topic, queue_id, offset, code: self.waiting.arrived(topic, queue_id)
         self.internal = InternalAppender(

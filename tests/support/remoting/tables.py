@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from support.broker.consumption import FakeJournal
+from support.broker.consumption import FakeClock, FakeJournal
 from support.remoting.handlers import FakePeer
 from support.store.stores import NOW, make_draft, open_master
 from whimbrel.broker.consume.client_positions import ClientPositions
@@ -85,6 +85,7 @@ class Broker:
         self.consumption = GroupConsumption(
             self.store,
             FakeJournal(),
+            FakeClock().waiting(),
             broker_name="broker-a",
             broker_id=0,
             now_ms=lambda: NOW,

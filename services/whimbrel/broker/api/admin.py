@@ -3,36 +3,45 @@
 A slave refuses changes, since its tables are copies of its master's. Errors travel as gRPC statuses.
 """
 
-from collections.abc import Callable, Mapping, Sequence, Set
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
+from google.protobuf.message import Message
+
 from whimbrel.broker.api.message_codec import timestamp
-from whimbrel.broker.api.table_changes import TableChanges, checked_permission, checked_queues
-from whimbrel.broker.consume.group_consumption import GroupConsumption
-from whimbrel.broker.consume.unread_queues import UnreadQueues, readers_among
+from whimbrel.broker.consume.unread_queues import readers_among
+from whimbrel.broker.engine.table_checks import (
+    fields_asked,
+    group_named,
+    group_of_clients,
+    group_there,
+    nothing_hidden,
+    refused_at_slave,
+    topic_named,
+    topic_there,
+)
+from whimbrel.broker.engine.tables import Asked, Change, ChangeRules, Drained, TableChanges
 from whimbrel.broker.tables.clients import Clients
-from whimbrel.broker.tables.groups import GroupTable
 from whimbrel.broker.tables.remoting_clients import RemotingClients
-from whimbrel.broker.tables.shared_topics import TopicSharing
-from whimbrel.broker.tables.topics import QUEUES_DEFAULT, TopicTable
+from whimbrel.broker.tables.topics import QUEUES_DEFAULT
+from whimbrel.deferred import rendered
 from whimbrel.errors import (
     BadRequest,
-    IllegalOffset,
     TopicNotFound,
 )
-from whimbrel.model.answers import answer_text, parse_answer
+from whimbrel.model.answers import answer_text
 from whimbrel.model.cluster import GroupProgress
 from whimbrel.model.limits import RETRY_MAX_DEFAULT
-from whimbrel.model.names import BUILT_IN_GROUPS, check_group
+from whimbrel.model.names import BUILT_IN_GROUPS
+from whimbrel.model.replication import ReplicationView
 from whimbrel.model.topic import READ, WRITE, GroupConfig, MessageType, TopicConfig
 from whimbrel.model.wire import ADMIN_SERVICE
 from whimbrel.pb.whimbrel.admin.v1 import admin_service_pb2 as admin
 from whimbrel.rpc.api.group_policies import ORDER_NUMBERS, order_of, retry_policy_message, retry_policy_of
 from whimbrel.rpc.server.handlers import Call, Service, UnaryMethod
-from whimbrel.store.store import MessageStore
 
-__all__ = ["TYPE_NUMBERS", "AdminService", "ReplicationView", "SlaveView"]
+__all__ = ["TYPE_NUMBERS", "AdminService", "progress_message"]
 
 TYPES = {
     admin.MESSAGE_TYPE_UNSPECIFIED: MessageType.NORMAL,
@@ -45,59 +54,15 @@ TYPES = {
 }
 TYPE_NUMBERS = {kind: number for number, kind in TYPES.items()}  # NORMAL has two; the last one counts
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SlaveView:
-    """One connection of a slave to this master's replication port."""
-
-    peer: str
-    acknowledged: int
-    sent: int
-    sent_bytes: int
-    connected_at_ms: int
-    broker_id: int
-    uncounted: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ElectionView:
-    """What a member of a group that elects its leader knows of that; the fields of `ElectionState`."""
-
-    member: int
-    state: str
-    why: str
-    may_lead: bool
-    promised: int
-    record: bytes
-    coordinator_trouble: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReplicationView:
-    """Offsets of the log and the state of replication, as this broker knows them."""
-
-    broker_name: str
-    broker_id: int
-    role: str
-    log_begin: int
-    log_end: int
-    flushed: int
-    confirmed: int
-    dispatched: int
-    replicator_alive: bool
-    ha_address: str
-    slaves: tuple[SlaveView, ...]
-    connected: bool
-    writable: bool
-    advice: str
-    replication: str
-    flush: str
-    expected_slaves: int = 0
-    lane: str = ""
-    notes: tuple[str, ...] = ()
-    known_ends: Mapping[int, int] = field(default_factory=dict)
-    drained: bool = False
-    election: ElectionView | None = None
+TOPIC_CREATES = ChangeRules(checks=(refused_at_slave, topic_named, fields_asked))
+TOPIC_UPDATES = ChangeRules(checks=(refused_at_slave, topic_named, topic_there, fields_asked, nothing_hidden))
+TOPIC_DELETES = ChangeRules(checks=(refused_at_slave, topic_named, topic_there))
+GROUP_FIELDS = (
+    "fifo", "max_attempts", "consume_enabled", "ordered_by", "retry_policy", "priority_percent"
+)  # fmt: skip
+GROUP_CREATES = ChangeRules(checks=(refused_at_slave, group_named, fields_asked))
+GROUP_UPDATES = ChangeRules(checks=(refused_at_slave, group_there, fields_asked))
+GROUP_DELETES = ChangeRules(checks=(refused_at_slave, group_there, group_of_clients))
 
 
 class AdminService:
@@ -105,41 +70,26 @@ class AdminService:
 
     def __init__(
         self,
-        topics: TopicTable,
-        groups: GroupTable,
-        consumer: GroupConsumption,
+        changes: TableChanges,
         clients: Clients,
-        store: MessageStore,
         *,
-        master: bool,
         replication: Callable[[], ReplicationView],
         wall_ms: Callable[[float], int],
-        waiting: Callable[[], tuple[int, int]],
-        sharing: TopicSharing | None = None,
         members: RemotingClients | None = None,
     ) -> None:
         """Take the parts that are shown or changed.
 
         Args:
-            topics: the topic table.
-            groups: the group table.
-            consumer: offsets and leases of groups.
+            changes: the tables, and what stands on them, with what changes them.
             clients: the known clients.
-            store: the log and its queues.
-            master: changes are taken.
             replication: returns the state of replication.
             wall_ms: turns a time of the monotonic clock into epoch milliseconds.
-            waiting: returns how many delayed messages wait, and how many transactions are open.
-            sharing: what other brokers have of our topics; None at a slave.
             members: those of groups by the remoting protocol.
         """
-        self.waiting, self.sharing, self.members = waiting, sharing, members
-        self.topics, self.groups, self.consumer = topics, groups, consumer
-        self.clients, self.store = clients, store
-        self.unread = UnreadQueues(topics, consumer.positions, store)
-        self.changes = TableChanges(topics, groups, consumer, store, master=master)
-        self.replication = replication
-        self.wall_ms = wall_ms
+        self.changes, self.topics, self.groups = changes, changes.topics, changes.groups
+        self.consumer, self.store, self.unread = changes.consumption, changes.store, changes.unread
+        self.clients, self.members = clients, members
+        self.replication, self.wall_ms = replication, wall_ms
 
     def service(self, others: Sequence[UnaryMethod] = ()) -> Service:
         """Return the service for the transport, together with calls that have other handlers."""
@@ -154,7 +104,6 @@ class AdminService:
             ("DeleteGroup", admin.DeleteGroupRequest, self.delete_group),
             ("ListGroups", admin.ListGroupsRequest, self.list_groups),
             ("DescribeGroup", admin.DescribeGroupRequest, self.describe_group),
-            ("ResetOffsets", admin.ResetOffsetsRequest, self.reset_offsets),
             ("DrainBroker", admin.DrainBrokerRequest, self.drain_broker),
             ("ForgetBroker", admin.ForgetBrokerRequest, self.forget_broker),
             ("DescribeReplication", admin.DescribeReplicationRequest, self.describe_replication),
@@ -180,44 +129,26 @@ class AdminService:
 
     def create_topic(self, call: Call, request: admin.CreateTopicRequest) -> Any:
         """Create a topic."""
-        self.changes.check_master()
         wanted = request.topic
-        self.changes.check_topic_name(wanted.name)
-        made = TopicConfig(
-            name=wanted.name,
-            read_queues=checked_queues(wanted.read_queues or wanted.write_queues or QUEUES_DEFAULT),
-            write_queues=checked_queues(wanted.write_queues or wanted.read_queues or QUEUES_DEFAULT),
-            permission=checked_permission(wanted.permission or READ | WRITE),
-        ).with_type(message_type_of(wanted.message_type))
-        if wanted.answer:
-            made = made.with_answer(parse_answer(wanted.answer))
-        made = self.changes.put_new_topic(made)
-        return admin.CreateTopicResponse(topic=self.topic_message(made))
+        change = Change(rules=TOPIC_CREATES, name=wanted.name, asked=new_topic(wanted))
+        return rendered(
+            self.changes.put_topic(change),
+            lambda done: admin.CreateTopicResponse(topic=self.topic_message(done.made)),
+        )
 
     def update_topic(self, call: Call, request: admin.UpdateTopicRequest) -> Any:
         """Change what the request sets."""
-        self.changes.check_master()
-        topic = self.changes.changeable_topic(request.name)
-        if request.HasField("read_queues"):
-            topic = replace(topic, read_queues=checked_queues(request.read_queues))
-        if request.HasField("write_queues"):
-            topic = replace(topic, write_queues=checked_queues(request.write_queues))
-        if request.HasField("permission"):
-            topic = replace(topic, permission=checked_permission(request.permission))
-        if request.HasField("message_type"):
-            topic = topic.with_type(message_type_of(request.message_type))
-        if request.HasField("answer"):
-            topic = topic.with_answer(parse_answer(request.answer))
-        if not request.hide_messages:
-            self.unread.check(self.changes.changeable_topic(request.name), topic)
-        self.topics.put(topic)
-        return admin.UpdateTopicResponse(topic=self.topic_message(topic))
+        asked = set_fields(request, "read_queues", "write_queues", "permission", "message_type", "answer")
+        change = Change(rules=TOPIC_UPDATES, name=request.name, asked=asked, hides=request.hide_messages)
+        return rendered(
+            self.changes.put_topic(change),
+            lambda done: admin.UpdateTopicResponse(topic=self.topic_message(done.made)),
+        )
 
     def delete_topic(self, call: Call, request: admin.DeleteTopicRequest) -> Any:
         """Remove a topic, its queues, and the groups' offsets on it; its messages stay in the log."""
-        self.changes.check_master()
-        self.changes.delete_topic(self.changes.changeable_topic(request.name))
-        return admin.DeleteTopicResponse()
+        found = self.changes.delete_topic(Change(rules=TOPIC_DELETES, name=request.name))
+        return rendered(found, lambda _: admin.DeleteTopicResponse())
 
     def list_topics(self, call: Call, request: admin.ListTopicsRequest) -> Any:
         """List by name."""
@@ -258,44 +189,25 @@ class AdminService:
 
     def create_group(self, call: Call, request: admin.CreateGroupRequest) -> Any:
         """Create a group."""
-        self.changes.check_master()
         wanted = request.group
-        check_group(wanted.name)
-        attempts = checked_attempts(wanted.max_attempts or RETRY_MAX_DEFAULT + 1)
-        made = GroupConfig(name=wanted.name, fifo=wanted.fifo, retry_max=attempts - 1)
-        if wanted.ordered_by:
-            made = made.with_ordered_by(order_of(wanted.ordered_by))
-        if wanted.HasField("retry_policy"):
-            made = made.with_retry_policy(retry_policy_of(wanted.retry_policy))
-        if wanted.HasField("priority_percent"):
-            made = made.with_priority_percent(checked_percent(wanted.priority_percent))
-        self.groups.add(made)
-        return admin.CreateGroupResponse(group=group_message(made))
+        change = Change(rules=GROUP_CREATES, name=wanted.name, asked=new_group(wanted))
+        return rendered(
+            self.changes.put_group(change),
+            lambda done: admin.CreateGroupResponse(group=group_message(done.made)),
+        )
 
     def update_group(self, call: Call, request: admin.UpdateGroupRequest) -> Any:
         """Change what the request sets."""
-        self.changes.check_master()
-        group = self.changes.group(request.name)
-        if request.HasField("fifo"):
-            group = replace(group, fifo=request.fifo)
-        if request.HasField("max_attempts"):
-            group = replace(group, retry_max=checked_attempts(request.max_attempts) - 1)
-        if request.HasField("consume_enabled"):
-            group = replace(group, consume_enabled=request.consume_enabled)
-        if request.HasField("ordered_by"):
-            group = group.with_ordered_by(order_of(request.ordered_by))
-        if request.HasField("retry_policy"):
-            group = group.with_retry_policy(retry_policy_of(request.retry_policy))
-        if request.HasField("priority_percent"):
-            group = group.with_priority_percent(checked_percent(request.priority_percent))
-        self.groups.put(group)
-        return admin.UpdateGroupResponse(group=group_message(group))
+        change = Change(rules=GROUP_UPDATES, name=request.name, asked=set_fields(request, *GROUP_FIELDS))
+        return rendered(
+            self.changes.put_group(change),
+            lambda done: admin.UpdateGroupResponse(group=group_message(done.made)),
+        )
 
     def delete_group(self, call: Call, request: admin.DeleteGroupRequest) -> Any:
         """Remove a group, its offsets and its leases."""
-        self.changes.check_master()
-        self.changes.delete_group(self.changes.group(request.name).name)
-        return admin.DeleteGroupResponse()
+        found = self.changes.delete_group(Change(rules=GROUP_DELETES, name=request.name))
+        return rendered(found, lambda _: admin.DeleteGroupResponse())
 
     def list_groups(self, call: Call, request: admin.ListGroupsRequest) -> Any:
         """List by name; RocketMQ's built-in groups are left out, as system topics are."""
@@ -310,7 +222,8 @@ class AdminService:
         response = admin.DescribeGroupResponse(
             group=group_message(group),
             progress=[
-                progress_message(row) for row in self.consumer.positions.progress(group.name, self.queues_of)
+                progress_message(row)
+                for row in self.consumer.positions.progress(group.name, self.changes.queues_of)
             ],
         )
         for client in self.clients.of_group(group.name):
@@ -330,92 +243,19 @@ class AdminService:
             )
         return response
 
-    def queues_of(self, topic: str) -> list[int]:
-        config = self.topics.get(topic)
-        return [] if config is None else self.store.queue_ids(topic, config.read_queues)
-
-    def reset_offsets(self, call: Call, request: admin.ResetOffsetsRequest) -> Any:
-        """Move a group's offsets; none is moved when one of the targets is outside its queue."""
-        self.changes.check_master()
-        group = self.changes.group(request.group)
-        topic = self.topics.get(request.topic)
-        if topic is None:
-            raise TopicNotFound(f"no topic {request.topic}")
-        queue_ids = range(topic.read_queues)
-        if request.HasField("queue_id"):
-            if request.queue_id not in queue_ids:
-                raise BadRequest(
-                    f"queue {request.queue_id} is not one of the {topic.read_queues} of {topic.name}"
-                )
-            queue_ids = range(request.queue_id, request.queue_id + 1)
-        targets = {queue_id: self.reset_target(topic.name, queue_id, request) for queue_id in queue_ids}
-        for queue_id, offset in targets.items():
-            self.consumer.positions.reset_offset(group.name, topic.name, queue_id, offset)
-        return admin.ResetOffsetsResponse(
-            progress=[
-                progress_message(row)
-                for row in self.consumer.positions.progress(group.name)
-                if row.topic == topic.name and row.queue_id in targets
-            ]
-        )
-
-    def reset_target(self, topic: str, queue_id: int, request: admin.ResetOffsetsRequest) -> int:
-        low, high = self.store.queue_range(topic, queue_id)
-        target = request.WhichOneof("target")
-        if target == "earliest":
-            return low
-        if target == "latest":
-            return high
-        if target == "timestamp":
-            at_ms = request.timestamp.seconds * 1000 + request.timestamp.nanos // 1_000_000
-            return self.store.offset_by_time(topic, queue_id, at_ms)
-        if target != "offset":
-            raise BadRequest("the request says not where to go: earliest, latest, a time or an offset")
-        if not low <= request.offset <= high:
-            raise IllegalOffset(f"offset {request.offset} lies outside {topic}/{queue_id}: {low} to {high}")
-        return request.offset
-
     # Replication
 
     def drain_broker(self, call: Call, request: admin.DrainBrokerRequest) -> Any:
         """Take the write bit from topics of clients, and from what topics are made of, or give it back."""
-        self.changes.check_master()
-        if request.HasField("drain"):
-            self.changes.drain(drained=request.drain)
-        rows = [
-            row
-            for name in self.groups.rows
-            if name not in BUILT_IN_GROUPS
-            for row in self.consumer.positions.progress(name, self.queues_of)
-        ]
-        delayed, open_transactions = self.waiting()
-        return admin.DrainBrokerResponse(
-            drained_topics=self.topics.drained,
-            undelivered=sum(row.lag for row in rows),
-            in_flight=sum(row.in_flight for row in rows),
-            delayed=delayed,
-            open_transactions=open_transactions,
-            unread=self.unread_topics({row.topic for row in rows}),
-        )
-
-    def unread_topics(self, read: Set[str]) -> list[admin.UnreadTopic]:
-        """Return the topics of clients that hold messages and that no group reads."""
-        found = []
-        for name, topic in sorted(self.topics.rows.items()):
-            if name in read or self.topics.is_system(name):
-                continue
-            queues = self.store.queue_ids(name, max(topic.read_queues, topic.write_queues))
-            ranges = [self.store.queue_range(name, queue_id) for queue_id in queues]
-            if messages := sum(high - low for low, high in ranges):
-                found.append(admin.UnreadTopic(topic=name, messages=messages))
-        return found
+        drained = request.drain if request.HasField("drain") else None
+        return rendered(self.changes.drain(drained=drained), drain_message)
 
     def forget_broker(self, call: Call, request: admin.ForgetBrokerRequest) -> Any:
         """Let go of a broker that never comes back."""
-        self.changes.check_master()
-        assert self.sharing is not None, "a master has it"
-        topics = self.sharing.forget(request.broker_name)
-        return admin.ForgetBrokerResponse(topics=topics or (), known=topics is not None)
+        return rendered(
+            self.changes.forget_broker(request.broker_name),
+            lambda topics: admin.ForgetBrokerResponse(topics=topics or (), known=topics is not None),
+        )
 
     def describe_replication(self, call: Call, request: admin.DescribeReplicationRequest) -> Any:
         """Show the log's offsets and the connected slaves."""
@@ -465,16 +305,50 @@ def message_type_of(number: admin.MessageType) -> MessageType:
         raise BadRequest(f"message type {number} is not known") from None
 
 
-def checked_attempts(count: int) -> int:
-    if count < 1:
-        raise BadRequest(f"{count} attempts: a message is delivered once at least")
-    return count
+# What a field's value is in the model.
+READ_BY: Mapping[str, Callable[[Any], Any]] = {
+    "message_type": message_type_of,
+    "ordered_by": order_of,
+    "retry_policy": retry_policy_of,
+}
 
 
-def checked_percent(percent: int) -> int:
-    if not 0 <= percent <= 100:
-        raise BadRequest(f"{percent} of a hundred receives: give 0 to 100")
-    return percent
+def set_fields(request: Message, *names: str) -> Asked:
+    """Yield those of the fields that a request sets."""
+    for name in names:
+        if request.HasField(name):
+            value = getattr(request, name)
+            yield name, READ_BY[name](value) if name in READ_BY else value
+
+
+def new_topic(wanted: admin.Topic) -> Asked:
+    """Yield what a new topic is to be."""
+    yield "read_queues", wanted.read_queues or wanted.write_queues or QUEUES_DEFAULT
+    yield "write_queues", wanted.write_queues or wanted.read_queues or QUEUES_DEFAULT
+    yield "permission", wanted.permission or READ | WRITE
+    yield "message_type", message_type_of(wanted.message_type)
+    if wanted.answer:
+        yield "answer", wanted.answer
+
+
+def new_group(wanted: admin.Group) -> Asked:
+    """Yield what a new group is to be."""
+    yield "max_attempts", wanted.max_attempts or RETRY_MAX_DEFAULT + 1
+    yield "fifo", wanted.fifo
+    if wanted.ordered_by:
+        yield "ordered_by", order_of(wanted.ordered_by)
+    yield from set_fields(wanted, "retry_policy", "priority_percent")
+
+
+def drain_message(left: Drained) -> admin.DrainBrokerResponse:
+    return admin.DrainBrokerResponse(
+        drained_topics=left.topics,
+        undelivered=left.undelivered,
+        in_flight=left.in_flight,
+        delayed=left.delayed,
+        open_transactions=left.open_transactions,
+        unread=[admin.UnreadTopic(topic=topic, messages=messages) for topic, messages in left.unread.items()],
+    )
 
 
 def group_message(group: GroupConfig) -> admin.Group:

@@ -219,15 +219,8 @@ class CutAdmin:
         if request.dry_run or not response.outcomes or not self.appender.waits:
             return response
         deferred: Deferred[Any] = Deferred()
-
-        def answer(error: WhimbrelError | None) -> None:
-            if error is None:
-                deferred.complete(response)
-            else:
-                deferred.fail(error)
-
         # Up to the log's end: what is there already may be as young.
-        self.appender.when_durable(self.store.written, answer)
+        self.appender.when_durable(self.store.written, lambda error: deferred.settle(response, error))
         self.appender.complete_waiting()
         return deferred
 

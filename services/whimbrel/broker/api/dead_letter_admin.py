@@ -279,10 +279,7 @@ class DeadLetterAdmin:
                     self.positions.finish(settled, topic, done)
                 except StoreFull as full:
                     error = full
-            if error is None:
-                deferred.complete(response)
-            else:
-                deferred.fail(error)
+            deferred.settle(response, error)
 
         if self.appender.waits:
             self.appender.when_durable(self.store.written, answer)

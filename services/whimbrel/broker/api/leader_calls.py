@@ -39,7 +39,7 @@ from typing import Any, Protocol
 from google.protobuf.message import DecodeError
 
 from whimbrel.broker.api.held_calls import AGAIN, HOLD_S, TICK_S, HeldCall, HeldCalls, Leads, Place
-from whimbrel.broker.consume.long_polls import POLLS_MAX
+from whimbrel.broker.engine.waiting import POLLS_MAX
 from whimbrel.broker.tables.clients import Clients
 from whimbrel.deferred import Deferred
 from whimbrel.errors import LeaderAway, NotMaster, NotReady, WhimbrelError

@@ -1,12 +1,12 @@
 """What receives and pulls have in common: responses with messages, filters and polling times of requests."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from whimbrel.broker.api.message_codec import Inflation, delivered
 from whimbrel.broker.api.response_bytes import OK_FIELD, message_frame
-from whimbrel.broker.consume.long_polls import poll_time_ms
+from whimbrel.model.limits import POLL_MS_MAX
 from whimbrel.rpc.http2.grpc_format import PREFIX, prefixed
 from whimbrel.rpc.server.handlers import Call, EncodedMany
 from whimbrel.rpc.server.responses import OK
@@ -16,6 +16,11 @@ from whimbrel.store.lane_messages import LaneMessage, LaneMessages, PackedMessag
 __all__ = ["message_frames", "milliseconds", "poll_ms"]
 
 OK_FRAMED: Final = prefixed(OK_FIELD)
+# Time between the answer and the caller's deadline, so that the answer arrives first.
+ANSWER_MARGIN_MS: Final = 500
+# Go's and C++'s requests name no polling time: their deadline is polling time plus request timeout (3 s),
+# and the reference takes half of the request timeout off what remains.
+UNNAMED_MARGIN_MS: Final = 1_500
 
 
 def message_frames(
@@ -87,8 +92,21 @@ def milliseconds(duration: Any) -> int:
     return int(duration.seconds) * 1000 + int(duration.nanos) // 1_000_000
 
 
-def poll_ms(call: Call, polling: Any) -> int:
-    """Return how long a call may wait, that asks for a polling time or for None."""
-    requested = None if polling is None else polling.seconds * 1000 + polling.nanos // 1_000_000
-    remaining = None if call.deadline is None else int((call.deadline - time.monotonic()) * 1000)
-    return poll_time_ms(requested, remaining)
+def poll_ms(call: Call, polling: Any, clock: Callable[[], float] = time.monotonic) -> int:
+    """Return how long a call may wait, in milliseconds; 0 answers at once.
+
+    There is no lower bound other than 0: the reference's 5 s would overrun the deadline of short polls.
+
+    Args:
+        call: it is answered before its deadline.
+        polling: the polling time that it asks for; None when it names none.
+        clock: of deadlines, in seconds.
+    """
+    left = None if call.deadline is None else int((call.deadline - clock()) * 1000)
+    if polling is not None:
+        asked = milliseconds(polling)
+    else:
+        asked = POLL_MS_MAX if left is None else left - UNNAMED_MARGIN_MS
+    if left is not None:
+        asked = min(asked, left - ANSWER_MARGIN_MS)
+    return max(min(asked, POLL_MS_MAX), 0)

@@ -7,17 +7,19 @@ response, and the gRPC status stays OK. NotMaster comes with a trailer that says
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from whimbrel.broker.api.positions import PositionService
 from whimbrel.broker.api.pulls import PullService
 from whimbrel.broker.api.receive import ReceiveService
 from whimbrel.broker.api.route import RouteService
 from whimbrel.broker.api.send import SendService
 from whimbrel.broker.api.session import SessionService
+from whimbrel.broker.api.settle import SettleService
 from whimbrel.broker.tables.clients import Clients
 from whimbrel.errors import NotMaster
 from whimbrel.model.wire import CLIENT_ID_HEADER, LEADER_TRAILER, MESSAGING_SERVICE
 from whimbrel.pb.apache.rocketmq.v2 import service_pb2 as messaging
 from whimbrel.rpc.server.handlers import BidiMethod, Call, ServerStreamMethod, Service, UnaryMethod
-from whimbrel.rpc.server.lane_calls import CallLane
+from whimbrel.rpc.server.lanes import CallLane
 from whimbrel.rpc.server.lite import refuse_lite
 from whimbrel.rpc.server.responses import check_client_id, failing_with, status_of
 
@@ -70,7 +72,9 @@ def messaging_service(
     routes: RouteService,
     sends: SendService,
     receives: ReceiveService,
+    settles: SettleService,
     pulls: PullService,
+    positions: PositionService,
     sessions: SessionService,
     clients: Clients,
     special: Mapping[str, Handle],
@@ -81,9 +85,9 @@ def messaging_service(
     """Return the service for the transport.
 
     Args:
-        routes, sends, receives, pulls, sessions: handle their calls.
+        routes, sends, receives, settles, pulls, positions, sessions: handle their calls.
         clients: the known clients.
-        special: the calls about messages that are not plain ones, by name.
+        special: by name, calls about messages that are not plain ones, and those that this broker refuses.
         clock: seconds of the monotonic clock.
         leader: where the group's leader serves, `host:port`; "" where nobody knows, or this broker leads.
         call_lane: takes plain sends and acknowledgements.
@@ -102,11 +106,12 @@ def messaging_service(
         "QueryAssignment": routes.query_assignment,
         "Heartbeat": sessions.heartbeat,
         "NotifyClientTermination": sessions.terminate,
-        "AckMessage": receives.acknowledge,
-        "ChangeInvisibleDuration": receives.change_invisible,
-        "UpdateOffset": receives.update_offset,
-        "GetOffset": receives.get_offset,
-        "QueryOffset": receives.query_offset,
+        "AckMessage": settles.acknowledge,
+        "ChangeInvisibleDuration": settles.change_invisible,
+        "ForwardMessageToDeadLetterQueue": settles.forward,
+        "UpdateOffset": positions.update_offset,
+        "GetOffset": positions.get_offset,
+        "QueryOffset": positions.query_offset,
         "SyncLiteSubscription": refuse_lite,
         **special,
     }

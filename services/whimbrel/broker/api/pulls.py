@@ -11,10 +11,10 @@ from typing import Any, Final
 
 from whimbrel.broker.api.message_frames import message_frames, poll_ms
 from whimbrel.broker.api.response_bytes import next_offset
-from whimbrel.broker.engine import read_checks as checks
+from whimbrel.broker.engine import consuming, read_checks
 from whimbrel.broker.engine.read import Read, ReadRules, Reads, Run
 from whimbrel.broker.engine.read_forms import decoded_messages
-from whimbrel.broker.engine.waiting import PULLS
+from whimbrel.broker.engine.waiting import POLLS
 from whimbrel.errors import BadRequest
 from whimbrel.model.limits import ATTEMPT_MAX, RECEIVE_BATCH_MAX
 from whimbrel.model.wire import SUGGESTION_TRAILER
@@ -30,16 +30,16 @@ __all__ = ["V2_READS", "PullService"]
 
 V2_READS: Final = ReadRules(
     checks=(
-        checks.topic_named,
-        checks.queue_there,
-        checks.group_named,
-        checks.filter_named,
-        checks.group_reads,
+        consuming.topic_named,
+        read_checks.queue_there,
+        consuming.group_named,
+        consuming.filter_given,
+        consuming.group_reads,
     ),
     again=(),
-    outside=checks.refused_outside,
+    outside=read_checks.refused_outside,
     form=decoded_messages,
-    kind=PULLS,
+    kind=POLLS,
     entries_max=SCAN_MAX,
     bytes_max=ANSWER_BYTES_MAX,
     no_topic="no topic {name}",
@@ -64,12 +64,12 @@ class PullService:
             V2_READS,
             request.group.name,
             queue.topic.name,
+            wanted.expression,
+            wanted.type == v2.SQL,
             queue.id,
             request.offset,
             max(1, min(request.batch_size, RECEIVE_BATCH_MAX)),
             V2_READS.bytes_max,
-            wanted.expression,
-            wanted.type == v2.SQL,
             wait_ms=poll_ms(call, request.long_polling_timeout),
             namespace=namespace,
         )

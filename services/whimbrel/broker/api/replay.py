@@ -32,7 +32,6 @@ from whimbrel.errors import (
     QueueNotFound,
     RequestError,
     TopicNotFound,
-    WhimbrelError,
 )
 from whimbrel.model.names import GROUP_TOPIC_PREFIXES, check_topic
 from whimbrel.model.topic import MessageType, TopicConfig
@@ -198,14 +197,7 @@ class ReplayService:
         if not self.appender.waits:
             return response
         deferred: Deferred[Any] = Deferred()
-
-        def answer(error: WhimbrelError | None) -> None:
-            if error is None:
-                deferred.complete(response)
-            else:
-                deferred.fail(error)
-
-        self.appender.when_durable(self.store.written, answer)
+        self.appender.when_durable(self.store.written, lambda error: deferred.settle(response, error))
         self.appender.complete_waiting()  # without an append there is no end of a tick that does this
         return deferred
 

@@ -10,7 +10,7 @@ them takes two to three times as long. Fields are written in the order of their 
 out unless the field has presence, so that the bytes equal those of the library; tests compare them.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 from hashlib import md5
 from typing import Any
@@ -22,7 +22,7 @@ from whimbrel.model.trace import CONTEXT_PROPERTY
 from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as v2
 from whimbrel.pb.apache.rocketmq.v2 import service_pb2 as messaging
 from whimbrel.rpc.server.handlers import Encoded
-from whimbrel.rpc.server.responses import OK
+from whimbrel.rpc.server.responses import OK, common_status, status_of
 from whimbrel.store.codec import COMPRESSED, StoredMessage
 from whimbrel.store.compression import is_foreign
 
@@ -67,21 +67,30 @@ def send_answer(drafts: Sequence[Any], appended: Sequence[Any]) -> Encoded:
     return Encoded(answer, OK)
 
 
-def ack_answer(entries: Iterable[tuple[str, str]]) -> Encoded:
-    """Return the response to acknowledgements that all succeeded.
+def ack_answer(
+    entries: Sequence[tuple[str, str]], errors: Sequence[Exception | None]
+) -> Encoded | messaging.AckMessageResponse:
+    """Return the response to acknowledgements; by hand where all succeeded.
 
     Args:
         entries: message id and receipt handle of each.
+        errors: what is wrong with each; None: nothing.
     """
+    if any(errors):
+        statuses = [OK if error is None else status_of(error) for error in errors]
+        response = messaging.AckMessageResponse(status=common_status(statuses))
+        for (message_id, handle), status in zip(entries, statuses, strict=True):
+            response.entries.add(message_id=message_id, receipt_handle=handle, status=status)
+        return response
     answer = OK_FIELD
     for message_id, handle in entries:
         entry = OK_FIELD_3
         if handle:
             text = handle.encode()
-            entry = b"\x12" + varint(len(text)) + text + entry
+            entry = b"\x12" + (SMALL[len(text)] if len(text) < 128 else varint(len(text))) + text + entry
         if message_id:
             text = message_id.encode()
-            entry = b"\x0a" + varint(len(text)) + text + entry
+            entry = b"\x0a" + (SMALL[len(text)] if len(text) < 128 else varint(len(text))) + text + entry
         answer += b"\x12" + varint(len(entry)) + entry
     return Encoded(answer, OK)
 
@@ -106,7 +115,7 @@ def time_part(at_ms: int) -> bytes:
     part = b"\x08" + varint(seconds) if seconds else b""
     if nanos:
         part += b"\x10" + varint(nanos)
-    return varint(len(part)) + part
+    return SMALL[len(part)] + part
 
 
 @lru_cache(maxsize=4096)
@@ -169,7 +178,7 @@ def message_frame(
     ]  # fmt: skip
     if receipt_handle:
         data = receipt_handle.encode()
-        parts += (b"\x62", varint(len(data)), data)
+        parts += (b"\x62", SMALL[len(data)] if len(data) < 128 else varint(len(data)), data)
     if stored.queue_id:
         parts += (b"\x68", varint(stored.queue_id))
     at = stored.queue_offset
@@ -185,6 +194,8 @@ def message_frame(
     system = b"".join(parts)
     topic = topic_part(namespace, stored.topic)
     length, system_length = len(body), varint(len(system))
-    body_head = b"\x22" + varint(length) if length else b""
+    body_head = b""
+    if length:
+        body_head = b"\x22" + (SMALL[length] if length < 128 else varint(length))
     size = len(topic) + len(users) + 1 + len(system_length) + len(system) + len(body_head) + length
     return b"".join((b"\x12", varint(size), topic, users, b"\x1a", system_length, system, body_head, body))

@@ -130,6 +130,16 @@ class DeliveryPlanner:
             del self.subscriptions[key]
         return changed
 
+    def next_visible(self, group: str, topic: str) -> int | None:
+        """Return when what the group holds is a reason to look again: 0 for now, None for never."""
+        subscription = self.subscription(group, topic)
+        policy, queue_range = subscription.policy, self.store.queue_range
+        times = (
+            policy.next_visible(queue.state, queue_range(topic, queue_id)[1])
+            for queue_id, queue in subscription.queues.items()
+        )
+        return min((at for at in times if at is not None), default=None)
+
     def is_idle(self, group: str, topic: str, since: int) -> bool:
         """Tell whether no plan was made for a subscription since a time."""
         found = self.subscriptions.get((group, topic))
@@ -141,7 +151,8 @@ class DeliveryPlanner:
 
     def plan(self, request: ReceiveRequest, now: int) -> DeliveryPlan:
         """Choose at most `request.batch` messages."""
-        subscription = self.subscription(request.group, request.topic)
+        key = request.group, request.topic
+        subscription = self.subscriptions.get(key) or self.subscription(*key)
         policy = subscription.policy
         subscription.used_at = now
         scan = Scan(self.store, request.topic, request.filter, request.batch)
@@ -253,7 +264,7 @@ def deliver(plan: DeliveryPlan, queue: QueueCursor, attempt: int, piece: Piece) 
     for message in messages:
         physical_offset, size, _ = units[index]
         handle = f"{before}{offset:x}:{physical_offset:x}:{size:x}{after}"
-        plan.delivered.append(Delivered(message, attempt, handle))
+        plan.delivered.append(Delivered(message, handle, attempt))
         offset, index = offset + 1, index + 1
 
 

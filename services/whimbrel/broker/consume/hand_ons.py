@@ -16,30 +16,24 @@ import logging
 from collections.abc import Callable
 from typing import TypeAlias
 
-from whimbrel.broker.consume.handles import Handles
-from whimbrel.broker.consume.lease_codec import Lease
 from whimbrel.broker.consume.lease_store import LeaseStore
 from whimbrel.broker.consume.plan import HandOn, PendingHandOn
-from whimbrel.broker.consume.queue_leases import HAND_ON_LEASE_MS, serial_ms
+from whimbrel.broker.consume.queue_leases import HAND_ON_LEASE_MS
 from whimbrel.broker.consume.rare_warning import RareWarning
-from whimbrel.broker.consume.receipts import ReceiptHandle
 from whimbrel.errors import (
     IllegalTopic,
     MessageTooLarge,
-    NotWritable,
     PropertiesTooLarge,
     WhimbrelError,
 )
 from whimbrel.store.codec import StoredMessage
 
-__all__ = ["Done", "GivenUp", "HandOnAppend", "HandOns"]
+__all__ = ["Done", "HandOnAppend", "HandOns"]
 
 Done: TypeAlias = Callable[[WhimbrelError | None], None]
 # Appends a copy of a message elsewhere, unless there is one that was stored since a time (ms), and calls back
 # with None once it is durable, or with what went wrong; perhaps before it returns. Never raises.
 HandOnAppend: TypeAlias = Callable[[StoredMessage, HandOn, int, Done], None]
-# Makes a dead letter of a message that was delivered so often.
-GivenUp: TypeAlias = Callable[[StoredMessage, int], HandOn]
 
 NEVER = (MessageTooLarge, PropertiesTooLarge, IllegalTopic)
 
@@ -57,89 +51,39 @@ class HandOns:
     def __init__(
         self,
         lease_store: LeaseStore,
-        handles: Handles,
         *,
         append: HandOnAppend | None,
         now_ms: Callable[[], int],
         wake: Callable[[str], None],
     ) -> None:
         """Take the lease state with its journal, and `wake`, which serves the polls of a topic soon."""
-        self.lease_store, self.table, self.handles = lease_store, lease_store.table, handles
-        self.append = append
+        self.lease_store, self.append = lease_store, append
         self.now, self.wake = now_ms, wake
         self.closed = False
         self.warning = RareWarning(HAND_ON_LEASE_MS)
 
-    def begin(self, one: PendingHandOn) -> None:
-        """Append the copy of a message whose lease is written down."""
+    def begin(self, one: PendingHandOn, told: Done | None = None) -> None:
+        """Append the copy of a message whose lease is written down; once it is durable the message is done.
+
+        Args:
+            one: the message.
+            told: of a message that a consumer has given up, which is done whoever holds it by then: called
+                with None once it is, or with why it is not; perhaps before this returns. None: nobody waits
+                for it, and its turn comes again.
+        """
         if self.append is None:
             return  # held back: its lease ends, and the next broker that can append hands it on
 
-        def done(error: WhimbrelError | None) -> None:
+        def appended(error: WhimbrelError | None) -> None:
             if error is None or self.sets_aside(one, error):
-                self.finish(one)
-                return
-            self.warn(one, error)
-
-        self.append(one.message, one.target, one.lease.taken_at, done)
-
-    def forward(self, group: str, topic: str, handle_text: str, give_up: GivenUp, done: Done) -> None:
-        """Hand a message on to the dead letters, and mark it done once its copy is durable.
-
-        A consumer repeats this until it succeeds, so whatever can't be done any more is no error: the message
-        is done, the group's position was reset since, or the record is gone. Nor is a delivery that is over:
-        a consumer has given the message up, whoever holds it now.
-
-        Args:
-            group: the caller's group.
-            topic: the message's topic.
-            handle_text: any receipt handle of it.
-            give_up: makes the dead letter.
-            done: called with None, or with why it was not done; perhaps before this returns.
-
-        Raises:
-            CorruptRecord: the record does not decode.
-            InvalidReceiptHandle: the handle is none, or of another broker, group or topic.
-            NotWritable: nothing is appended here.
-            StoreFull: it can't be written down.
-        """
-        handle = ReceiptHandle.decode(handle_text)
-        topic = self.handles.topic_of(handle, group, topic)
-        if self.append is None:
-            raise NotWritable("this broker takes no writes: forward to the master")
-        offset = handle.offset
-        state = self.table.find(group, topic, handle.queue_id)
-        known = state is not None or self.handles.exists(group, topic, handle.queue_id)
-        if not known or (state is not None and (handle.epoch != state.epoch or state.is_done(offset))):
-            done(None)
-            return
-        message = self.handles.message_of(handle)
-        if message is None:
-            done(None)
-            return
-        if state is None:
-            state = self.table.state(group, topic, handle.queue_id)
-        now = self.now()
-        until = now + HAND_ON_LEASE_MS
-        lease = state.leases.get(offset)
-        if lease is None:  # a delivery that only another broker, or a journal's lost tail, knows
-            taken_at = min(serial_ms(handle.serial), now)
-            held = Lease(self.table.next_serial(now), 0, until, taken_at, handle.attempt, False, "")
-        else:
-            held = lease._replace(
-                revision=lease.revision + 1, visible_at=max(until, lease.visible_at), auto_renew=False
-            )
-        self.lease_store.commit([(state, offset, offset + 1, held)])
-        one = PendingHandOn(state, state.epoch, offset, held, message, give_up(message, held.attempt))
-
-        def confirmed(error: WhimbrelError | None) -> None:
-            if error is not None and self.sets_aside(one, error):
+                self.finish(one, whoever_holds_it=told is not None)
                 error = None
-            if error is None:
-                self.finish(one, whoever_holds_it=True)
-            done(error)
+            if told is not None:
+                told(error)
+            elif error is not None:
+                self.warn(one, error)
 
-        self.append(message, one.target, held.taken_at, confirmed)
+        self.append(one.message, one.target, one.lease.taken_at, appended)
 
     def finish(self, one: PendingHandOn, *, whoever_holds_it: bool = False) -> None:
         """Mark a message done whose copy is durable, unless it was delivered or reset meanwhile."""

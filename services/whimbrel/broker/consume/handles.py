@@ -10,7 +10,7 @@ from collections.abc import Callable
 from whimbrel.broker.consume.leases import LeaseTable
 from whimbrel.broker.consume.queue_leases import QueueLeases, Standing
 from whimbrel.broker.consume.receipts import ReceiptHandle
-from whimbrel.broker.consume.wakeups import RetryTopics
+from whimbrel.broker.consume.retry_topics import RetryTopics
 from whimbrel.errors import IllegalOffset, InvalidReceiptHandle
 from whimbrel.store.codec import StoredMessage, decode_record
 from whimbrel.store.scan import RecordSource

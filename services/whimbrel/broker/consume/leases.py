@@ -181,7 +181,12 @@ class LeaseTable:
     @staticmethod
     def encode(changes: list[Change], orders: Sequence[OrderChange] = ()) -> bytes:
         """Return the changes as entries."""
-        entries = [state.entry(start, end, lease) for state, start, end, lease in changes]
+        entries = []
+        for state, start, end, lease in changes:
+            encoder, epoch = state.encoder, state.epoch
+            entries.append(
+                encoder.done(epoch, start, end) if lease is None else encoder.lease(epoch, start, end, lease)
+            )
         if orders:
             entries += [state.encoder.order(state.epoch, order) for state, order in orders]
         return b"".join(entries)
@@ -191,7 +196,7 @@ class LeaseTable:
         for state, start, end, lease in changes:
             if lease is None:
                 state.finish(start, end)
-            elif state.hold(start, end, lease):
+            elif state.hold(start, end, lease) and lease.auto_renew:
                 self.track_client(state, lease)
         for state, order in orders:
             state.note_order(order)

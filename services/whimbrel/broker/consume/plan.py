@@ -58,13 +58,12 @@ class ReceiveRequest:
     by_priority: bool = False
 
 
-@dataclass(slots=True)
-class Delivered:
+class Delivered(NamedTuple):
     """One message on its way to a consumer."""
 
     message: StoredMessage
-    attempt: int
     handle: str
+    attempt: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,7 +140,9 @@ class DeliveryPlan:
             auto_renew = invisible_ms is None
             visible_at = self.now + (RENEW_MS if invisible_ms is None else invisible_ms)
             client_id = self.request.client_id if auto_renew else ""
-            lease = Lease(self.new_serial(), 0, visible_at, self.now, attempt, auto_renew, client_id)
+            if not self.serial:
+                self.serial = self.table.next_serial(self.now)
+            lease = Lease(self.serial, 0, visible_at, self.now, attempt, auto_renew, client_id)
             self.leases[attempt] = lease
         return lease
 
@@ -169,9 +170,3 @@ class DeliveryPlan:
         self.hand_ons.append(PendingHandOn(state, state.epoch, offset, lease, message, target))
         self.hand_on_bytes += message.size
         self.hand_ons_full = len(self.hand_ons) >= HAND_ONS_MAX or self.hand_on_bytes >= ANSWER_BYTES_MAX
-
-    def new_serial(self) -> int:
-        """Return the serial that all deliveries of the plan share."""
-        if not self.serial:
-            self.serial = self.table.next_serial(self.now)
-        return self.serial

@@ -8,7 +8,6 @@ end of the queue: a position further on would count messages as done that are st
 
 import logging
 from collections.abc import Callable, Iterable, Sequence
-from typing import Literal
 
 from whimbrel.broker.consume.lease_codec import Lease
 from whimbrel.broker.consume.lease_store import LeaseStore
@@ -72,14 +71,6 @@ class Positions:
         if known is None or known[2] < 0:
             raise OffsetNotFound(f"group {group} has no offset on {topic}/{queue_id}")
         return known[2]
-
-    def query_offset(
-        self, topic: str, queue_id: int, policy: Literal["begin", "end", "time"], timestamp_ms: int = 0
-    ) -> int:
-        """Return the queue's first offset, its end, or the first offset stored at or after a time."""
-        if policy == "time":
-            return self.store.offset_by_time(topic, queue_id, timestamp_ms)
-        return self.store.queue_range(topic, queue_id)[policy == "end"]
 
     def reset_offset(self, group: str, topic: str, queue_id: int, offset: int) -> int | None:
         """Put a group's position anywhere in the queue and forget its leases; return the old position.

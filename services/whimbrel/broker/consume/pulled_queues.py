@@ -9,7 +9,9 @@ Pure: times are milliseconds of a clock that only grows, and arguments. A queue 
 it counts, `QUEUES_MAX` in all.
 """
 
-__all__ = ["PULLED_MS", "QUEUES_MAX", "PulledQueues"]
+__all__ = ["NO_QUEUES", "PULLED_MS", "QUEUES_MAX", "PulledQueues"]
+
+NO_QUEUES: frozenset[int] = frozenset()
 
 PULLED_MS = 60_000
 QUEUES_MAX = 100_000  # of groups; as many pulls may be held

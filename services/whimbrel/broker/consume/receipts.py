@@ -13,6 +13,7 @@ decides whether a handle still counts. Nothing in a handle is secret, and a forg
 the consumer could do anyway.
 """
 
+from itertools import repeat
 from typing import NamedTuple
 from urllib.parse import quote, unquote
 
@@ -57,7 +58,7 @@ class ReceiptHandle(NamedTuple):
             raise InvalidReceiptHandle("the receipt handle is not one of this server's")
         try:
             version, broker, group, topic, *numbers = text.split(":")
-            values = [int(number, 16) for number in numbers]
+            values = list(map(int, numbers, repeat(16)))
             if "%" in text:
                 broker, group, topic = unquote(broker), unquote(group), unquote(topic)
             handle = cls(broker, group, topic, *values)

@@ -12,12 +12,15 @@ so: those consumers subscribe to it themselves.
 """
 
 from collections.abc import Container, Mapping
+from typing import TypeAlias
 
 from whimbrel.model.names import RETRY_PREFIX
 
-__all__ = ["Pair", "retry_topics"]
+__all__ = ["Pair", "RetryTopics", "retry_topics"]
 
-Pair = tuple[str, str]  # group, topic
+Pair: TypeAlias = tuple[str, str]  # group, topic
+# What else a receive reads, and how many queues of it.
+RetryTopics: TypeAlias = Mapping[Pair, tuple[tuple[str, int], ...]]
 
 
 def retry_topics(

@@ -2,7 +2,7 @@
 
 RocketMQ's way to fewer queues is two steps: fewer writable ones, and once their messages are read, fewer
 readable ones. Who does both at once hides what is in between: it is stored, counts as lag, and nobody is
-given it. Our own calls refuse that unless they are told to (`AdminService.update_topic`); `mqadmin
+given it. Our own calls refuse that unless they are told to (`engine/table_checks.py`); `mqadmin
 updateTopic` does it, as with RocketMQ, and then it is told.
 """
 

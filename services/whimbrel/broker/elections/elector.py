@@ -23,7 +23,6 @@ import contextlib
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
-from whimbrel.broker.api.admin import ElectionView
 from whimbrel.broker.background import start_task, start_timer
 from whimbrel.broker.elections.actions import (
     Action,
@@ -54,6 +53,7 @@ from whimbrel.errors import WhimbrelError
 from whimbrel.machine import Machine
 from whimbrel.model.group_record import NOBODY
 from whimbrel.model.registration import BrokerRole, Member
+from whimbrel.model.replication import ElectionView
 from whimbrel.wakeup import Doorbell
 
 __all__ = ["Elector"]

@@ -12,25 +12,31 @@ where it waits. Errors are those of `errors.py`; each front has its codes for th
 one for each verb: a tuple of named checks in their order, and a few members, each read in one place. Nothing
 asks which protocol it is.
 
-**Verbs.** `Sends` and `Reads` are here; the others still stand where they were, in the places named, and come
-with these calls:
+**Verbs**, by the files that have them:
 
     send(Send) -> Sent | Elsewhere                      `send.py`
         Store messages of one topic, in one queue. Elsewhere: another broker owns that queue.
     read(Read, render) -> what is rendered of a Run     `read.py`; frames of readers in bulk: `frames.py`
         Entries of one queue from an offset on, as messages or as pieces of the log, which the front renders;
         or where to go on. Waits for a message, if it is to (`waiting.py`).
-    take(Take) -> Delivery                              now `consume/receiving.py`
+    take(Take, render) -> what is rendered              `take.py`
         Messages for a group, leased to a client: read, filtered, written down, and only then handed out.
-    settle(Settle) -> list of outcomes                  now `consume/settling.py`
-        End leases: acknowledged, given back for a time, or given up as dead letters.
-    end(End), recall(Recall)                            now `transactions/`, `timing/`
+        Waits for some, if it is to.
+    acknowledge, change, forward                        `settle.py`
+        End leases: done, given back for a time, or given up as a dead letter. By receipt handles.
+    commit, get, first, end, at                         `positions.py`
+        Where a group stands on a queue, now and from now on; where queues begin and end.
+    reset(asked, render), clone(asked)                  `resets.py`
+        An administrator moves a group, further back as well.
+    by_id, by_place; recall                             `ends.py`, `recalls.py`
         Decide a transaction; take a message back that waits for its time.
-    change(Change)                                      now `api/table_changes.py`
-        What administrators change: topics, groups, positions.
+    put_topic, delete_topic, put_group, delete_group(Change) -> Change; drain, forget_broker, set_all
+        What administrators change, in `tables.py`. A slave refuses changes, or ignores them.
 
 **Which answers wait for whom** is a property of the verb: a send for the log and, where it may have made a
-topic, for a majority that knows of topics; a settle for a majority that has the leases.
+topic, for a majority that knows of topics; a settle, a commit or a reset of a position, and a take of an
+ordered group, for a majority that has the leases; a change of a table for one that knows of topics and
+groups, and a deletion for both.
 
 The hardest case of each verb, and how it goes through:
 
@@ -41,10 +47,11 @@ messages read, one by one: a message of the batch that says DELAY itself is refu
 nothing stored.
 
 *A receive of an ordered group with SQL that parks, and is woken by a retry.* `take` looks at the policy of
-the group for what may go out: nothing, since what is held goes first. It waits with three reasons to look
-again: an arrival in a queue of the topic, the visible time of what is held, and an arrival in a retry topic
-of the group. The retry wakes it; receives of the group look one after the other, in their order; the filter
-runs on what the scan returns, and what it leaves out is passed over in the same plan that is written down.
+the group for what may go out: nothing, since what is held goes first. It waits in the line of its group with
+three reasons to look again: an arrival in a queue of the topic, the visible time of what is held, and a
+change that frees some of it. The retry wakes it; takes of the group look one after the other, in their order;
+the filter runs on what the scan returns, and what it leaves out is passed over in the same plan that is
+written down.
 
 *A pull that waits at a follower.* `read` finds nothing, or an offset that the follower's log has not come to,
 and waits for an arrival, by its queue, with a deadline. The log grows and is dispatched as far as it is

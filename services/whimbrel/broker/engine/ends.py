@@ -12,7 +12,7 @@ from whimbrel.broker.transactions.records import open_transaction
 from whimbrel.broker.transactions.table import Resolution
 from whimbrel.broker.transactions.transactions import Transactions
 from whimbrel.deferred import Deferred
-from whimbrel.errors import InvalidTransactionId, WhimbrelError
+from whimbrel.errors import InvalidTransactionId
 from whimbrel.model.names import HALF_TOPIC, check_topic
 from whimbrel.model.properties import PRODUCER_GROUP
 from whimbrel.store.codec import StoredMessage
@@ -83,12 +83,7 @@ class Ends:
     ) -> Deferred[None]:
         """Carry a decision out."""
         deferred: Deferred[None] = Deferred()
-
-        def answer(error: WhimbrelError | None) -> None:
-            if error is None:
-                deferred.complete(None)
-            else:
-                deferred.fail(error)
-
-        self.transactions.end(topic, transaction_id, message_id, resolution, answer)
+        self.transactions.end(
+            topic, transaction_id, message_id, resolution, lambda error: deferred.settle(None, error)
+        )
         return deferred

@@ -29,7 +29,6 @@ that it carries is committed once.
 A reader that leaves much unread gets no messages until it has read: it is told to ask for the same again.
 """
 
-import logging
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -37,24 +36,19 @@ from enum import Enum
 from typing import Any, Protocol, TypeVar
 
 from whimbrel.broker.consume.client_positions import ClientPositions
-from whimbrel.broker.consume.filters import ALL
-from whimbrel.broker.consume.long_polls import Room
 from whimbrel.broker.consume.pulled_queues import PulledQueues
-from whimbrel.broker.consume.receiving import NO_QUEUES
+from whimbrel.broker.engine.consuming import Consume, ConsumeRules
 from whimbrel.broker.engine.splitting import ReadSplitting
-from whimbrel.broker.engine.waiting import Kind, Waiting, Waits
+from whimbrel.broker.engine.waiting import Waiting, Waits, When
 from whimbrel.broker.tables.group_creation import GroupCreation
 from whimbrel.broker.tables.topics import TopicTable
 from whimbrel.deferred import Deferred
-from whimbrel.errors import CorruptRecord, NotReady, StoreFull, WhimbrelError
-from whimbrel.model.topic import GroupConfig
+from whimbrel.errors import StoreFull, WhimbrelError
 from whimbrel.store.bulk_source import BulkSource
 from whimbrel.store.scan import Filter
 from whimbrel.store.store import MessageStore
 
 __all__ = ["ConsumerGroups", "Read", "ReadRules", "Reads", "Run", "Status", "unchanged"]
-
-logger = logging.getLogger(__name__)
 
 R = TypeVar("R")
 
@@ -81,7 +75,7 @@ class Reader(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReadRules:
+class ReadRules(ConsumeRules):
     """How reads of a protocol are decided.
 
     Attributes:
@@ -89,70 +83,48 @@ class ReadRules:
         again: those for a read that has waited.
         outside: what a read finds outside of its queue, first offset and end given.
         form: reads messages within it, as the front wants them.
-        kind: how it waits.
         entries_max, bytes_max: of one answer; the first message may have more bytes.
-        no_topic: says that there is no topic `{name}`. not_readable: that it has no queue to read.
-        no_queue: the error of a queue that it does not have.
-        limited: groups that reads make count against what strangers may make in a second.
+        no_queue: the error of a queue that the topic does not have.
     """
 
     checks: tuple[Callable[["Reads", "Read"], None], ...]
     again: tuple[Callable[["Reads", "Read"], None], ...]
     outside: Callable[["Reads", "Read", int, int], "Run"]
     form: Callable[["Reads", "Read", int, int], "Run"]
-    kind: Kind
     entries_max: int
     bytes_max: int
-    no_topic: str
-    not_readable: str
     no_queue: type[WhimbrelError]
-    limited: bool
 
 
 @dataclass(slots=True, eq=False)
-class Read:
-    """A read on its way: what the front says, and, from `config` on, what the checks have found.
+class Read(Consume):
+    """A read on its way: what the front says, and, from `answered` on, what the checks have found.
 
     Attributes:
         rules: of its protocol.
-        group, topic: their names.
         queue_id, offset: where it begins; behind what was filtered out, once it has waited.
         messages, bytes: it wants no more; both at least 1.
-        text: of the filter; None where the group's subscription counts. sql: whether that is SQL.
         version: of the subscription that the client has.
         wait_ms: how long it may wait; 0 for not at all.
         commit: returns the position that it carries; None where it carries none.
         reader: whose it is; None where nobody is bounded by it.
         namespace: of the topic, as it was asked for; with it the lane may make responses.
-        config: of the group.
-        wanted: which messages.
         answered: what a check answers it with.
         waited: it is looked at again.
     """
 
     rules: ReadRules
-    group: str
-    topic: str
     queue_id: int
     offset: int
     messages: int
     bytes: int
-    text: str | None
-    sql: bool
     version: int = 0
     wait_ms: int = 0
     commit: Callable[[], int] | None = None
     reader: Reader | None = None
     namespace: str | None = None
-    config: GroupConfig = field(default=GroupConfig(name=""), init=False)
-    wanted: Filter = field(default=ALL, init=False)
     answered: "Run | None" = field(default=None, init=False)
     waited: bool = field(default=False, init=False)
-
-    @property
-    def kind(self) -> Kind:
-        """How it waits."""
-        return self.rules.kind
 
 
 @dataclass(slots=True)
@@ -229,12 +201,9 @@ class Reads:
         positions: ClientPositions,
         store: MessageStore,
         splitting: ReadSplitting,
+        waiting: Waiting,
         *,
         follows: bool,
-        clock: Callable[[], int],
-        soon: Callable[[Callable[[], None]], object],
-        later: Callable[[float, Callable[[], None]], object],
-        polls: Room,
         pulled: PulledQueues | None = None,
         delivered: Callable[[str, str, int, int], None] | None = None,
     ) -> None:
@@ -243,15 +212,14 @@ class Reads:
         Args:
             topics, members: the tables. creation: has groups, and makes them.
             positions: of groups whose members own them. store: the messages.
-            splitting: where slow readers go.
+            splitting: where slow readers go. waiting: where reads wait.
             follows: the log is another broker's; it may lag behind a read's offset, and nothing is committed.
-            clock, soon, later, polls: see `Waiting`.
             pulled: takes note of queues that members share out; None where that does not matter.
         """
         self.topics, self.creation, self.members, self.positions = topics, creation, members, positions
         self.store, self.source, self.splitting = store, BulkSource(store), splitting
         self.follows, self.pulled, self.delivered = follows, pulled, delivered
-        self.waiting = Waiting(self.look_again, clock=clock, soon=soon, later=later, polls=polls)
+        self.waiting = waiting
 
     def read(self, read: Read, render: Callable[[Read, Run], R]) -> R | Deferred[R]:
         """Check and read; return the answer, at once or when there is one.
@@ -274,7 +242,8 @@ class Reads:
                 self.positions.commit(read.group, read.topic, read.queue_id, read.commit(), owned=True)
         if run.waits and read.wait_ms > 0:
             read.offset, read.commit, read.waited = run.next_offset, None, True
-            return self.waiting.park(read, render, read.wait_ms)
+            line = read.topic, read.queue_id
+            return self.waiting.park(read.rules.kind, line, read.wait_ms, read, render, self, read.reader)
         return render(read, self.told(read, run))
 
     def look(self, read: Read) -> Run:
@@ -296,57 +265,32 @@ class Reads:
                 self.delivered(read.topic, read.group, run.messages, run.size)
         return run
 
-    def look_again(self, waits: Waits, last: bool) -> None:
-        """Look at a read that waits; one that still finds nothing waits on, unless it is the last time."""
-        read: Read = waits.what
-        try:
-            for check in read.rules.again:
-                check(self, read)
-            run = read.answered
-            if run is None:
-                run = self.look(read)
-                if run.waits and not last:
-                    read.offset = run.next_offset
-                    return
-                run = self.told(read, run)
-            answer = waits.render(read, run)
-        except WhimbrelError as error:
-            self.waiting.remove(waits)
-            waits.fail(error)
-        except ValueError as error:  # text that a front can't write, in a record of other writers
-            self.waiting.remove(waits)
-            waits.fail(CorruptRecord(f"a record can't be delivered: {error}"))
-        else:
-            self.waiting.remove(waits)
-            waits.complete(answer)
+    def look_again(self, found: Sequence[Waits], when: When) -> None:
+        """Look at reads that wait; one that still finds nothing waits on, if it may."""
+        for waits in found:
+            try:
+                run = self.found_now(waits.what, when)
+            except WhimbrelError as error:
+                self.waiting.refuse(waits, error)
+                continue
+            if run is not None:
+                self.waiting.answer(waits, run)
 
-    def left_out(self, group: str, topic: str) -> frozenset[int]:
-        """Return the queues that receives of a group leave to its members that pull."""
-        if self.pulled is None or not self.members.owns_positions(group):
-            return NO_QUEUES
-        found = self.pulled.recent(group, topic, self.waiting.clock())
-        if found and self.pulled.first_told(group, topic):
-            logger.info(
-                "group %s consumes %s by the remoting protocol as well: receives leave out the queues that it"
-                " pulls (share_pulled_queues gives them all)",
-                group,
-                topic,
-            )
-        return found
+    def found_now(self, read: Read, when: When) -> Run | None:
+        """Return what a read finds that has waited; None while it waits on."""
+        if when is When.ENDED:
+            return self.told(read, Run(Status.NO_MATCHED_MESSAGE, read.offset, 0, 0))
+        for check in read.rules.again:
+            check(self, read)
+        if read.answered is not None:
+            return read.answered
+        run = self.look(read)
+        if run.waits and when is When.CHANGED:
+            read.offset = run.next_offset
+            return None
+        return self.told(read, run)
 
     def sweep(self) -> None:
         """Forget pulled queues that no longer count."""
         if self.pulled is not None:
             self.pulled.sweep(self.waiting.clock())
-
-    def close(self, reason: str) -> None:
-        """Answer all that wait: the role ends."""
-        for waits in self.waiting.all():
-            read: Read = waits.what
-            self.waiting.remove(waits)
-            if read.kind.told:
-                waits.fail(NotReady(reason))
-            else:
-                nothing = Run(Status.NO_MATCHED_MESSAGE, read.offset, 0, 0)
-                waits.complete(waits.render(read, self.told(read, nothing)))
-        self.waiting.close()

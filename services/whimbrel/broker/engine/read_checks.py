@@ -1,4 +1,4 @@
-"""The named checks of reads, each once; which of them a protocol has, and in which order, its front says.
+"""The named checks of reads, beside those of `consuming.py`; which of them a protocol has, its front says.
 
 RocketMQ: its proxy's ConsumerProcessor and its broker's PullMessageProcessor.
 
@@ -9,37 +9,25 @@ whenever their queues change, and the heartbeat that says so may come half a min
 until then (the client tries again), and here that is left to SQL.
 """
 
-from whimbrel.broker.consume.filters import ALL, compile_filter
+from whimbrel.broker.consume.filters import ALL
+from whimbrel.broker.engine.consuming import filter_given
 from whimbrel.broker.engine.read import Read, ReadRules, Reads, Run, Status
-from whimbrel.broker.tables.group_creation import GroupCreation
 from whimbrel.broker.tables.topics import TopicTable
 from whimbrel.errors import (
     Forbidden,
-    GroupNotFound,
     IllegalOffset,
     NotSubscribed,
     SubscriptionOutdated,
     SubscriptionUnreadable,
     TopicNotFound,
 )
-from whimbrel.model.names import check_group, check_topic
-from whimbrel.model.topic import READ, GroupConfig, TopicConfig
+from whimbrel.model.topic import READ, TopicConfig
 from whimbrel.store.scan import Filter
 
 __all__ = [
-    "filter_named", "follows_reset", "group_named", "group_of", "group_reads", "queue_of", "queue_there",
-    "refused_outside", "shared_out", "told_outside", "topic_named",
+    "filter_known", "follows_reset", "queue_of", "queue_there", "refused_outside", "shared_out",
+    "told_outside",
 ]  # fmt: skip
-
-
-def topic_named(reads: Reads, read: Read) -> None:
-    """Clients read topics whose names may be topics' and that are no system topics."""
-    check_topic(read.topic)
-
-
-def group_named(reads: Reads, read: Read) -> None:
-    """Groups have names that groups may have."""
-    check_group(read.group)
 
 
 def queue_there(reads: Reads, read: Read) -> None:
@@ -47,18 +35,12 @@ def queue_there(reads: Reads, read: Read) -> None:
     read.topic = queue_of(reads.topics, read.topic, read.queue_id, read.rules).name
 
 
-def group_reads(reads: Reads, read: Read) -> None:
-    """The group is there, or is made, and may read."""
-    read.config = config = group_of(reads.creation, read.group, read.rules)
-    read.group = config.name  # the table's text: the request's may go
-
-
-def filter_named(reads: Reads, read: Read) -> None:
+def filter_known(reads: Reads, read: Read) -> None:
     """The filter can be read; without one of its own a read has that of its group's subscription."""
     if read.text is None:
         read.wanted = subscribed(reads, read)
     else:
-        read.wanted = compile_filter("sql" if read.sql else "tag", read.text)
+        filter_given(reads, read)
 
 
 def follows_reset(reads: Reads, read: Read) -> None:
@@ -91,25 +73,6 @@ def queue_of(topics: TopicTable, name: str, queue_id: int, rules: ReadRules) -> 
     if not topic.readable:
         raise Forbidden(rules.not_readable.format(name=name))
     raise rules.no_queue(f"queue {queue_id} is not one of the {topic.read_queues} of {name}")
-
-
-def group_of(creation: GroupCreation, name: str, rules: ReadRules) -> GroupConfig:
-    """Return a group's configuration, which is made where there is none and a broker may make groups.
-
-    Raises:
-        IllegalGroup, Throttled, Forbidden, GroupNotFound, StoreFull: see `GroupCreation.group`.
-    """
-    groups = creation.groups
-    group = groups.rows.get(name)
-    if group is None:
-        group = creation.group(name) if rules.limited else groups.find(name, create=creation.master)
-        if group is None:
-            if not groups.auto_create:
-                raise GroupNotFound(f"no consumer group {name}; create it, or switch auto_create_groups on")
-            group = GroupConfig(name=name)  # a slave's table is its master's
-    if not group.consume_enabled:
-        raise Forbidden(f"reading is switched off for group {name}")
-    return group
 
 
 def subscribed(reads: Reads, read: Read) -> Filter:

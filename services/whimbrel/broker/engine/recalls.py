@@ -18,7 +18,7 @@ from whimbrel.broker.tables.topics import TopicTable
 from whimbrel.broker.timing.records import recall
 from whimbrel.broker.timing.timers import Timers
 from whimbrel.deferred import Deferred
-from whimbrel.errors import BadRequest, MessageTypeConflict, WhimbrelError
+from whimbrel.errors import BadRequest, MessageTypeConflict
 from whimbrel.model.names import check_message_id, check_topic
 from whimbrel.model.recall import RecallHandle
 from whimbrel.model.topic import MessageType
@@ -88,12 +88,5 @@ class Recalls:
             store_host=self.internal.store_host(),
         )
         deferred: Deferred[str] = Deferred()
-
-        def done(error: WhimbrelError | None) -> None:
-            if error is None:
-                deferred.complete(named.message_id)
-            else:
-                deferred.fail(error)
-
-        self.internal.append(draft, done)
+        self.internal.append(draft, lambda error: deferred.settle(named.message_id, error))
         return deferred

@@ -1,39 +1,52 @@
-"""Reads that wait for a message, by the queue that they read. Decides when each is looked at again.
+"""Calls that wait for a message, by what they wait for. Decides when each is looked at again.
 
-    parked --message in its queue, or a change of it--> looked at again --some--> answered
-       |                                                   '--none for it--> parked, from behind them on
+    parked --its line may have something--> looked at again --some--> answered
+       |                                       '--none for it--> parked on
        |----deadline--> looked at once more, and answered
        |----its caller leaves--> gone
        '----the role ends--> answered as its kind says
 
-Several reads of one queue may wait, of one group as well (broadcast, or two owners during a rebalance): each
-is answered. A read is looked at once for all messages of its queue that an iteration of the loop has brought.
-A deadline comes up to the grain of its kind late. What it is looked at for is the caller's to know.
+What waits stands in *lines*, first come first, one for each queue that is read, and one for each group that
+receives from a topic. All of a line are looked at together, by who parked them: several reads of one queue
+are each answered; receives of a group compete, and what got nothing keeps its place. A line is looked at
+
+    a message has come to a queue    in the loop's next iteration, once for all: that queue's, and the groups'
+    one may be free again            the same, the groups' of the topic (`wake`)
+    one becomes visible              at that time (`visit`)
+
+A deadline comes up to the grain of its kind late. What a line is looked at for is the caller's to know.
 
 | Kind | Who | Grain | In all | Of one reader | When the role ends |
 |---|---|---|---|---|---|
-| `PULLS` | pulls of `apache.rocketmq.v2` | 1 ms | `POLLS_MAX`, receives among them | | nothing was found |
+| `POLLS` | receives and pulls of `apache.rocketmq.v2` | 1 ms | `POLLS_MAX` | | nothing was found |
+| `EARLY_RECEIVES` | receives before this broker serves them | 1 ms | `POLLS_MAX` | | nothing was found |
 | `HELD_PULLS` | pulls by the remoting protocol | 1 s | 100,000, as RocketMQ's pull pool | 2,000 | NotReady |
 
 RocketMQ's grain of held pulls is 5 s: a poll of 15 s is answered after 15 to 20 s there, and after 15 to 16 s
-here. A read that finds no room is refused, and its client comes back after some seconds.
+here. What finds no room is refused, and its client comes back after some seconds.
 
 Times are milliseconds of a clock that only grows.
 """
 
 import heapq
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from enum import Enum
 from math import inf
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, TypeAlias
 
-from whimbrel.broker.consume.long_polls import POLLS_MAX, Room
 from whimbrel.deferred import Deferred
-from whimbrel.errors import Throttled
+from whimbrel.errors import CorruptRecord, NotReady, Throttled, WhimbrelError
 
-__all__ = ["HELD_PULLS", "PULLS", "Kind", "Waiting", "Waits"]
+__all__ = ["EARLY_RECEIVES", "HELD_PULLS", "POLLS", "POLLS_MAX", "Kind", "Line", "Waiting", "Waits", "When"]
 
+# A parked poll keeps a stream of the transport, about 20 KiB; the bound limits that memory. RocketMQ: 100,000
+# (`maxPopPollingSize`), its streams being cheaper; 1024 for each queue.
+POLLS_MAX: Final = 4096
 DEADLINES_FEW = 64  # that are kept although nothing is answered then any more
+
+# A topic, and the id of a queue or the name of a group.
+Line: TypeAlias = tuple[str, int | str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -54,8 +67,15 @@ class Kind:
     told: bool
 
 
-PULLS: Final = Kind(
+POLLS: Final = Kind(
     grain_ms=1, most=POLLS_MAX, each=POLLS_MAX, refusal="polling full: {count} polls are parked", told=False
+)
+EARLY_RECEIVES: Final = Kind(
+    grain_ms=1,
+    most=POLLS_MAX,
+    each=POLLS_MAX,
+    refusal="{count} receives wait for this broker to be ready",
+    told=False,
 )
 HELD_PULLS: Final = Kind(
     grain_ms=1_000,
@@ -66,44 +86,79 @@ HELD_PULLS: Final = Kind(
 )
 
 
-class Due:
-    """All whose time is over at once."""
+class When(Enum):
+    """Why something is looked at: its line may have something, its time is over, or the role ends.
 
-    __slots__ = ("at", "waits")
+    In the latter two cases it is to be answered now.
+    """
+
+    CHANGED = "CHANGED"
+    OVER = "OVER"
+    ENDED = "ENDED"
+
+
+@dataclass(slots=True)
+class Room:
+    """How many may wait, and how many do."""
+
+    most: int
+    taken: int = 0
+
+
+class Due:
+    """All that is to be done at once: whose time is over, and lines to look at."""
+
+    __slots__ = ("at", "places", "waits")
 
     def __init__(self, at: int) -> None:
         self.at = at
         self.waits: dict[Waits, None] = {}
+        self.places: dict[Place, None] = {}
 
 
-class Waiter(Protocol):
-    """What is asked of something that waits."""
+class Place:
+    """A line that something stands in.
 
-    @property
-    def kind(self) -> Kind: ...
-    @property
-    def topic(self) -> str: ...
-    @property
-    def queue_id(self) -> int: ...
-    @property
-    def reader(self) -> object | None:
-        """Whose it is, for the bound of one reader; a key of dicts, None where nobody is."""
+    Attributes:
+        line: which one.
+        waits: what stands there; a dict as an ordered set.
+        visit: when it is to be looked at; None: when something is new.
+    """
+
+    __slots__ = ("line", "visit", "waits")
+
+    def __init__(self, line: Line) -> None:
+        self.line = line
+        self.waits: dict[Waits, None] = {}
+        self.visit: Due | None = None
 
 
 class Waits(Deferred[Any]):
     """Something that waits, and its answer.
 
     Attributes:
+        kind: how it waits. place: where. reader: whose it is, for the bound of one reader; None: nobody's.
         what: the request. render: makes the answer of it and of what was found. The caller's, both.
-        due: with what else it is answered; None while it does not wait. waiting: where it does.
+        looker: looks at it again.
+        due: with what else it is answered; None while it does not wait. waiting: owns it.
     """
 
-    __slots__ = ("due", "render", "waiting", "what")
+    __slots__ = ("due", "kind", "looker", "place", "reader", "render", "waiting", "what")
 
-    def __init__(self, what: Any, render: Callable[[Any, Any], Any], waiting: "Waiting", due: Due) -> None:
+    def __init__(
+        self,
+        waiting: "Waiting",
+        kind: Kind,
+        what: Any,
+        render: Callable[[Any, Any], Any],
+        looker: "Looker",
+        reader: object | None,
+    ) -> None:
         super().__init__()
-        self.what, self.render, self.waiting = what, render, waiting
-        self.due: Due | None = due
+        self.waiting, self.kind, self.what, self.render = waiting, kind, what, render
+        self.looker, self.reader = looker, reader
+        self.place: Place
+        self.due: Due | None = None
 
     def cancel(self) -> None:
         """Wait no longer: the caller has left."""
@@ -111,132 +166,271 @@ class Waits(Deferred[Any]):
         self.waiting.remove(self)
 
 
+class Looker(Protocol):
+    """Who has had something wait."""
+
+    def look_again(self, found: Sequence[Waits], when: When) -> None:
+        """Look at what waits in one line, in its order; answer what there is something for, or must be."""
+
+
 class Waiting:
     """All that waits. On the loop's thread.
 
     Attributes:
         rooms: how many wait, by kind.
-        dirty: queues with new messages; a dict as an ordered set.
+        lines: in which something waits. groups: those of groups by topic, dicts as ordered sets.
+        dirty: topics with news, and in which queues.
     """
 
     def __init__(
         self,
-        look: Callable[[Waits, bool], None],
         *,
         clock: Callable[[], int],
         soon: Callable[[Callable[[], None]], object],
         later: Callable[[float, Callable[[], None]], object],
-        polls: Room,
     ) -> None:
         """Begin with nothing.
 
         Args:
-            look: looks again at one that waits, and removes it where it is answered; the second argument
-                says that it is to be answered now.
             clock: see above. soon: has a function called in the loop's next iteration. later: in so many
                 seconds.
-            polls: the room that pulls share with receives.
         """
-        self.look, self.clock, self.soon, self.later = look, clock, soon, later
-        self.rooms = {PULLS: polls, HELD_PULLS: Room(HELD_PULLS.most)}
-        self.by_queue: dict[tuple[str, int], dict[Waits, None]] = {}
+        self.clock, self.soon, self.later = clock, soon, later
+        self.rooms = {kind: Room(kind.most) for kind in (POLLS, EARLY_RECEIVES, HELD_PULLS)}
+        self.lines: dict[Line, Place] = {}
+        self.groups: dict[str, dict[Line, None]] = {}
         self.by_reader: dict[object, int] = {}
-        self.by_deadline: dict[int, Due] = {}
-        self.deadlines: list[int] = []  # a heap; some may be of none any more
-        self.dirty: dict[tuple[str, int], None] = {}
+        self.by_time: dict[int, Due] = {}
+        self.times: list[int] = []  # a heap; nothing may be due at some of them any more
+        self.dirty: dict[str, dict[Line, None]] = {}
         self.timer_at: float = inf
         self.timer_generation = 0
 
-    def park(self, what: Waiter, render: Callable[[Any, Any], Any], wait_ms: int) -> Waits:
-        """Have something wait for so long; see `Waits`.
+    def park(
+        self,
+        kind: Kind,
+        line: Line,
+        wait_ms: int,
+        what: Any,
+        render: Callable[[Any, Any], Any],
+        looker: Looker,
+        reader: object | None = None,
+    ) -> Waits:
+        """Have something wait for so long at the end of its line; see `Waits`.
 
         Raises:
             Throttled: there is no room.
         """
-        kind, reader = what.kind, what.reader
-        room, own = self.rooms[kind], self.by_reader.get(reader, 0)
-        if room.taken >= room.most or own >= kind.each:
-            raise Throttled(kind.refusal.format(count=room.taken, own=own))
-        room.taken += 1
-        if reader is not None:
-            self.by_reader[reader] = own + 1
-        at = -(-(self.clock() + wait_ms) // kind.grain_ms) * kind.grain_ms
-        due = self.by_deadline.get(at)
-        if due is None:
-            if len(self.deadlines) > 2 * len(self.by_deadline) + DEADLINES_FEW:
-                self.deadlines = list(self.by_deadline)
-                heapq.heapify(self.deadlines)
-            heapq.heappush(self.deadlines, at)
-            due = self.by_deadline[at] = Due(at)
-        waits = Waits(what, render, self, due)
-        due.waits[waits] = None
-        self.by_queue.setdefault((what.topic, what.queue_id), {})[waits] = None
+        self.check_room(kind, reader)
+        waits = Waits(self, kind, what, render, looker, reader)
+        self.add(waits, line, -(-(self.clock() + wait_ms) // kind.grain_ms) * kind.grain_ms)
         self.arm_timer()
         return waits
 
+    def move(self, waits: Waits, kind: Kind, line: Line) -> None:
+        """Have one wait at the end of another line, as another kind, until the same time.
+
+        Raises:
+            Throttled: there is no room.
+        """
+        due = waits.due
+        assert due is not None
+        self.check_room(kind, waits.reader)
+        self.remove(waits)
+        waits.kind = kind
+        self.add(waits, line, due.at)
+
+    def check_room(self, kind: Kind, reader: object | None) -> None:
+        """Raise Throttled where no more may wait."""
+        room, own = self.rooms[kind], self.by_reader.get(reader, 0)
+        if room.taken >= room.most or own >= kind.each:
+            raise Throttled(kind.refusal.format(count=room.taken, own=own))
+
+    def add(self, waits: Waits, line: Line, at: int) -> None:
+        """Have one wait until a time."""
+        self.rooms[waits.kind].taken += 1
+        if waits.reader is not None:
+            self.by_reader[waits.reader] = self.by_reader.get(waits.reader, 0) + 1
+        due = waits.due = self.due_at(at)
+        due.waits[waits] = None
+        place = waits.place = self.lines.get(line) or self.begin_line(line)
+        place.waits[waits] = None
+
+    def begin_line(self, line: Line) -> Place:
+        """Return a line that nothing stands in yet."""
+        place = self.lines[line] = Place(line)
+        if isinstance(line[1], str):
+            self.groups.setdefault(line[0], {})[line] = None
+        return place
+
+    def end_line(self, place: Place) -> None:
+        """Forget a line that nothing stands in any more."""
+        line = place.line
+        del self.lines[line]
+        of_topic = self.groups.get(line[0], {})
+        if line in of_topic:
+            del of_topic[line]
+            if not of_topic:
+                del self.groups[line[0]]
+        self.end_visit(place)
+
+    def due_at(self, at: int) -> Due:
+        """Return what is due at a time, to add to it."""
+        due = self.by_time.get(at)
+        if due is None:
+            if len(self.times) > 2 * len(self.by_time) + DEADLINES_FEW:
+                self.times = list(self.by_time)
+                heapq.heapify(self.times)
+            heapq.heappush(self.times, at)
+            due = self.by_time[at] = Due(at)
+        return due
+
+    def drop(self, due: Due) -> None:
+        """Forget a time at which nothing is due any more."""
+        if not due.waits and not due.places:
+            self.by_time.pop(due.at, None)
+
     def remove(self, waits: Waits) -> None:
-        """Forget one, if it waits."""
-        what, due = waits.what, waits.due
+        """Forget one, if it waits; and with the last one of a line when it was to be looked at."""
+        due = waits.due
         if due is None:
             return
         waits.due = None
         del due.waits[waits]
-        if not due.waits:
-            del self.by_deadline[due.at]
-        of_queue = self.by_queue[what.topic, what.queue_id]
-        del of_queue[waits]
-        if not of_queue:
-            del self.by_queue[what.topic, what.queue_id]
-        self.rooms[what.kind].taken -= 1
-        if what.reader is not None:
-            left = self.by_reader.pop(what.reader) - 1
+        self.drop(due)
+        place = waits.place
+        del place.waits[waits]
+        if not place.waits:
+            self.end_line(place)
+        self.rooms[waits.kind].taken -= 1
+        if waits.reader is not None:
+            left = self.by_reader.pop(waits.reader) - 1
             if left:
-                self.by_reader[what.reader] = left
+                self.by_reader[waits.reader] = left
+
+    def answer(self, waits: Waits, found: Any) -> bool:
+        """Answer one with what is rendered of what was found; return False when its caller has gone."""
+        self.remove(waits)
+        try:
+            answer = waits.render(waits.what, found)
+        except WhimbrelError as error:
+            return waits.fail(error)
+        except ValueError as error:  # text that a front can't write, in a record of other writers
+            return waits.fail(CorruptRecord(f"a record can't be delivered: {error}"))
+        if not isinstance(answer, Deferred):
+            return waits.complete(answer)
+        there = not (waits.done or waits.cancelled)
+        waits.follow(answer)
+        return there
+
+    def refuse(self, waits: Waits, error: WhimbrelError) -> None:
+        """Answer one with an error."""
+        self.remove(waits)
+        waits.fail(error)
+
+    def left_ms(self, waits: Waits) -> int:
+        """Return how long one may still wait; 0 once that is over."""
+        return 0 if waits.due is None else max(waits.due.at - self.clock(), 0)
+
+    @property
+    def parked(self) -> int:
+        """How many receives and pulls of `apache.rocketmq.v2` wait."""
+        return self.rooms[POLLS].taken + self.rooms[EARLY_RECEIVES].taken
+
+    def has(self, topic: str, group: str) -> bool:
+        """Return whether receives of a group wait for a topic."""
+        return (topic, group) in self.lines
+
+    def of(self, line: Line) -> tuple[Waits, ...]:
+        """Return what waits in a line, in its order."""
+        place = self.lines.get(line)
+        return () if place is None else tuple(place.waits)
 
     def arrived(self, topic: str, queue_id: int) -> None:
-        """Look at those of a queue in the loop's next iteration: it has a new message, or has changed."""
-        key = topic, queue_id
-        if key in self.by_queue:
-            if not self.dirty:
-                self.soon(self.look_at_dirty)
-            self.dirty[key] = None
+        """Look at who waits for a message of a queue: it has a new one, or has changed."""
+        line = topic, queue_id
+        if topic in self.groups or line in self.lines:
+            self.note(topic)[line] = None
+
+    def wake(self, topic: str) -> None:
+        """Look at the groups that wait for messages of a topic: one may be free again."""
+        if topic in self.groups:
+            self.note(topic)
+
+    def wake_all(self) -> None:
+        """Look at all groups that wait for messages."""
+        for topic in self.groups:
+            self.note(topic)
+
+    def note(self, topic: str) -> dict[Line, None]:
+        """Have a topic looked at in the loop's next iteration; return its queues that have news."""
+        if not self.dirty:
+            self.soon(self.look_at_dirty)
+        return self.dirty.setdefault(topic, {})
 
     def look_at_dirty(self) -> None:
-        """Look at those of queues with new messages."""
+        """Look at the lines of queues with news, and at those of the groups of their topics."""
         dirty, self.dirty = self.dirty, {}
-        for key in dirty:
-            for waits in tuple(self.by_queue.get(key, ())):
-                if waits.due is not None:
-                    self.look(waits, False)
+        for topic, queues in dirty.items():
+            for line in (*queues, *self.groups.get(topic, ())):
+                self.look(line)
+
+    def look(self, line: Line) -> None:
+        """Look at what waits in a line."""
+        if found := self.of(line):
+            found[0].looker.look_again(found, When.CHANGED)
+
+    def visit(self, line: Line, in_ms: int) -> None:
+        """Look at a line in so many milliseconds, if it is not to be looked at before."""
+        place, at = self.lines[line], self.clock() + in_ms
+        if place.visit is not None and place.visit.at <= at:
+            return
+        self.end_visit(place)
+        due = place.visit = self.due_at(at)
+        due.places[place] = None
+        self.arm_timer()
+
+    def end_visit(self, place: Place) -> None:
+        """Forget when a line was to be looked at."""
+        due, place.visit = place.visit, None
+        if due is not None:
+            del due.places[place]
+            self.drop(due)
 
     def arm_timer(self) -> None:
-        """Have `expire` called for the next deadline."""
-        if self.deadlines and self.deadlines[0] < self.timer_at:
-            self.timer_at = self.deadlines[0]
+        """Have `expire` called when the next thing is due."""
+        if self.times and self.times[0] < self.timer_at:
+            self.timer_at = self.times[0]
             self.timer_generation = generation = self.timer_generation + 1
             self.later(max(self.timer_at - self.clock(), 0) / 1000, lambda: self.on_timer(generation))
 
     def on_timer(self, generation: int) -> None:
-        """Answer those whose time is over, unless another timer was armed, for an earlier time."""
+        """Do what is due, unless another timer was armed, for an earlier time."""
         if generation == self.timer_generation:
             self.timer_at = inf
             self.expire()
 
     def expire(self) -> None:
-        """Answer those whose time is over."""
+        """Look at the lines that are due, and answer those whose time is over."""
         now = self.clock()
-        while self.deadlines and self.deadlines[0] <= now:
-            due = self.by_deadline.get(heapq.heappop(self.deadlines))
-            for waits in () if due is None else tuple(due.waits):
+        while self.times and self.times[0] <= now:
+            due = self.by_time.pop(heapq.heappop(self.times), None)
+            if due is None:
+                continue
+            for place in tuple(due.places):
+                self.end_visit(place)
+                self.look(place.line)
+            for waits in tuple(due.waits):
                 if waits.due is not None:
-                    self.look(waits, True)
+                    waits.looker.look_again((waits,), When.OVER)
         self.arm_timer()
 
-    def all(self) -> Iterator[Waits]:
-        """Yield all that waits, by its queues."""
-        for of_queue in tuple(self.by_queue.values()):
-            yield from tuple(of_queue)
-
-    def close(self) -> None:
-        """Have no timer go off any more."""
+    def close(self, reason: str) -> None:
+        """Answer all that wait: the role ends."""
+        for line in tuple(self.lines):
+            for waits in self.of(line):
+                if waits.kind.told:
+                    self.refuse(waits, NotReady(reason))
+            if found := self.of(line):
+                found[0].looker.look_again(found, When.ENDED)
         self.timer_generation += 1

@@ -10,9 +10,8 @@ them all calls of their group of frames.
 
 from collections.abc import Sequence
 
-from whimbrel.broker.consume.queue_leases import Change, QueueLeases
-from whimbrel.broker.consume.settling import Settling
-from whimbrel.errors import NotReady, StoreFull
+from whimbrel.broker.consume.queue_leases import QueueLeases
+from whimbrel.broker.engine.settle import Settles
 
 __all__ = ["LaneAcks"]
 
@@ -20,15 +19,15 @@ __all__ = ["LaneAcks"]
 class LaneAcks:
     """What a pass needs; on the loop's thread. `begin` comes first in each pass."""
 
-    def __init__(self, settling: Settling) -> None:
-        self.settling = settling
+    def __init__(self, settles: Settles) -> None:
+        self.settles = settles
         self.now = 0
         self.states: list[QueueLeases] = []
         self.numbers: dict[QueueLeases, int] = {}
 
     def begin(self) -> None:
         """Forget what the pass before has asked about."""
-        self.now = self.settling.now()
+        self.now = self.settles.now()
         self.states.clear()
         self.numbers.clear()
 
@@ -36,7 +35,7 @@ class LaneAcks:
         self, group: str, topic: str, queue_id: int, epoch: int, offset: int, serial: int
     ) -> int | None:
         """Return the number of the state by which a delivery is current; None where it is Python's."""
-        state = self.settling.table.by_queue.get((group, topic, queue_id))
+        state = self.settles.table.by_queue.get((group, topic, queue_id))
         if state is None or state.epoch != epoch:
             return None
         lease = state.leases.get(offset)
@@ -49,15 +48,7 @@ class LaneAcks:
         return number
 
     def settle(self, settled: Sequence[tuple[int, list[tuple[int, int]]]]) -> bool:
-        """Mark offsets done, by the number of their state; return False when they can't be written down.
-
-        The disk is full, or the broker stops: Python says which.
-        """
-        changes: list[Change] = [
-            (self.states[number], start, end, None) for number, ranges in settled for start, end in ranges
-        ]
-        try:
-            self.settling.finish(changes)
-        except (NotReady, StoreFull):
-            return False
-        return True
+        """Mark offsets done, by the number of their state; return False when they can't be written down."""
+        return self.settles.settle_packed(
+            [(self.states[number], start, end, None) for number, ranges in settled for start, end in ranges]
+        )

@@ -49,7 +49,7 @@ from whimbrel.rpc.http2.grpc_format import OK_TRAILERS, RESPONSE_HEADERS
 from whimbrel.rpc.http2.hpack import HeaderDecoder
 from whimbrel.rpc.http2.lane_decoder import VARYING, LaneHeaderDecoder
 from whimbrel.rpc.server.handlers import Encoded
-from whimbrel.rpc.server.lane_calls import LaneAnswers, LaneCalls, LaneFault, LanePass, TakenRead
+from whimbrel.rpc.server.lanes import CallsPart, LaneAnswers, LaneFault, LanePass, TakenRead
 from whimbrel.rpc.server.request_limits import SEND_ENTRIES_MAX
 from whimbrel.rpc.server.responses import OK, status_of
 from whimbrel.store.consumequeue import ConsumeQueue
@@ -146,7 +146,7 @@ class BrokerLane:
             raise RuntimeError(f"the compiled lane is {lane}")
         return found
 
-    def take(self, reads: Sequence[tuple[LaneCalls, bytes]]) -> LanePass | None:
+    def take(self, reads: Sequence[tuple[CallsPart, bytes]]) -> LanePass | None:
         """Do the plain calls at the begin of each read; see `CallLane.take`."""
         if not self.passes.lane.active:
             return None
@@ -192,13 +192,13 @@ class BrokerLane:
             return None
         return LanePass(SEND_PATH, taken)
 
-    def undo(self, reads: Sequence[tuple[LaneCalls, bytes]]) -> None:
+    def undo(self, reads: Sequence[tuple[CallsPart, bytes]]) -> None:
         """Put the tables of header fields back to where they were before the pass."""
         for calls, _ in reads:
             calls.decoder.native.undo()
 
     def took(
-        self, reads: Sequence[tuple[LaneCalls, bytes]], taken: Sequence[TakenRead], method: str, began: float
+        self, reads: Sequence[tuple[CallsPart, bytes]], taken: Sequence[TakenRead], method: str, began: float
     ) -> None:
         """Take note of the calls of a pass, and of whose they were."""
         clients, now = self.clients.clients, self.store.machine.monotonic()
@@ -275,7 +275,7 @@ class BrokerLane:
 
     # Parked answers
 
-    def park(self, calls: LaneCalls, path: str, answers: LaneAnswers) -> None:
+    def park(self, calls: CallsPart, path: str, answers: LaneAnswers) -> None:
         """Keep answers until their records are durable, or enough members have the acknowledgements."""
         quorum = self.acks_wait_for
         if path == SEND_PATH:
@@ -285,7 +285,7 @@ class BrokerLane:
         self.acks_parked.add(calls, answers, quorum.newest())
         self.acks_parked.settle(quorum.reached)
 
-    def take_back(self, calls: LaneCalls) -> list[tuple[str, float, LaneAnswers]]:
+    def take_back(self, calls: CallsPart) -> list[tuple[str, float, LaneAnswers]]:
         """Return the parked answers of a connection."""
         return self.sends_parked.take_back(calls) + self.acks_parked.take_back(calls)
 

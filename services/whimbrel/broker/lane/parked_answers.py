@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any, Final, Protocol
 
 from whimbrel.deferred import Deferred
-from whimbrel.rpc.server.lane_calls import LaneAnswers
+from whimbrel.rpc.server.lanes import LaneAnswers, LanePart
 from whimbrel.rpc.server.responses import OK
 
 __all__ = ["AcksQuorum", "OnCalls", "ParkedAnswers"]
@@ -22,16 +22,6 @@ EXPIRE_EVERY_S: Final = 0.01
 
 # Method, or code of a request; code of the answer, whether it was deferred, seconds of each, how many.
 OnCalls = Callable[[str | int, int | str, bool, float, int], None]
-
-
-class Parks(Protocol):
-    """Whose answers are parked: the lane's part of a connection (`LaneCalls`, `LaneRequests`)."""
-
-    def answered(self, path: str, answers: Any, parked_at: float) -> bool:
-        """Send answers; return whether they are to be counted as answered in time by the method."""
-
-    def given_back(self, path: str, answers: Any, parked_at: float) -> None:
-        """Have Python wait for answers."""
 
 
 class ParkedAnswers:
@@ -73,7 +63,7 @@ class ParkedAnswers:
         """When the oldest one was parked, by the loop's clock; infinity without any."""
         return float(self.native.oldest_at)
 
-    def add(self, calls: Parks, answers: LaneAnswers, end: int | None = None) -> None:
+    def add(self, calls: LanePart, answers: LaneAnswers, end: int | None = None) -> None:
         """Keep answers until `end` is reached; None: until what each of them says is."""
         now, timeout = self.loop.time(), answers.shortest_timeout
         deadline = float("inf") if timeout is None else now + timeout
@@ -96,7 +86,7 @@ class ParkedAnswers:
         if len(self) and (deadline := self.native.next_deadline) != float("inf"):
             self.start_timer(max(deadline, self.loop.time() + EXPIRE_EVERY_S))
 
-    def take_back(self, calls: Parks) -> list[tuple[str, float, Any]]:
+    def take_back(self, calls: LanePart) -> list[tuple[str, float, Any]]:
         """Return those of a connection, with their path and the time when they were parked."""
         return [(self.path, parked_at, answers) for _, parked_at, answers in self.native.take_of(calls)]
 

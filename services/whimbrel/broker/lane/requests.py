@@ -31,8 +31,7 @@ from whimbrel.rpc.remoting.command import NO_FIELDS, Command
 from whimbrel.rpc.remoting.frames import FRAME_BYTES_MAX, HEAD_BYTES, HEADER_BYTES_MAX, decode_frame
 from whimbrel.rpc.remoting.handlers import Reply
 from whimbrel.rpc.remoting.json_header import encode_response, language_of
-from whimbrel.rpc.server.lane_calls import LaneFault
-from whimbrel.rpc.server.remoting_lane import LaneRequests, RemotingAnswers, TakenFrames
+from whimbrel.rpc.server.lanes import LaneFault, LanePart, RemotingAnswers, TakenFrames
 from whimbrel.store.consumequeue import ConsumeQueue
 
 __all__ = ["RemotingSendLane"]
@@ -89,7 +88,7 @@ class RemotingSendLane:
             code, opaque, NO_FIELDS if fields is None else fields, body, flag, language, version, remark
         )
 
-    def take(self, reads: Sequence[tuple[LaneRequests, bytes]]) -> list[TakenFrames] | None:
+    def take(self, reads: Sequence[tuple[LanePart, bytes]]) -> list[TakenFrames] | None:
         """Do the plain sends at the begin of each read; see `RemotingLane.take`.
 
         Raises:
@@ -166,11 +165,11 @@ class RemotingSendLane:
 
     # Parked answers
 
-    def park(self, requests: LaneRequests, answers: RemotingAnswers) -> None:
+    def park(self, requests: LanePart, answers: RemotingAnswers) -> None:
         """Keep answers until their records are durable."""
         self.lane.sends_parked.add(requests, answers)
 
-    def take_back(self, requests: LaneRequests) -> list[tuple[str, float, Any]]:
+    def take_back(self, requests: LanePart) -> list[tuple[str, float, Any]]:
         """Return the parked answers of a connection."""
         return self.lane.sends_parked.take_back(requests)
 

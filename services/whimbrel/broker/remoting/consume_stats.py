@@ -4,7 +4,6 @@
     317  GET_BROKER_CONSUME_STATS   all groups; computed in pieces, one request at a time
     303  QUERY_CONSUME_TIME_SPAN    a group on a topic: times of the first, the last and the next message
     308  QUERY_CORRECTION_OFFSET    by queue of a topic, where the group that is furthest behind stands
-    314  CLONE_GROUP_OFFSET         a group gets another one's positions on a topic
     43   GET_ALL_CONSUMER_OFFSET    positions of all groups
 
 While members live, topics that the group does not subscribe to any more are left out, as in RocketMQ. Where a
@@ -15,8 +14,8 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from whimbrel.broker.api.table_changes import TableChanges
 from whimbrel.broker.consume.client_positions import ClientPositions
+from whimbrel.broker.engine.tables import TableChanges
 from whimbrel.broker.remoting.traffic import GOT, Traffic, of_group
 from whimbrel.broker.tables.remoting_clients import RemotingClients
 from whimbrel.deferred import Deferred
@@ -80,7 +79,6 @@ class RemotingConsumeStats:
             RequestCode.GET_BROKER_CONSUME_STATS: self.all_stats,
             RequestCode.QUERY_CONSUME_TIME_SPAN: self.time_span,
             RequestCode.QUERY_CORRECTION_OFFSET: self.correction,
-            RequestCode.CLONE_GROUP_OFFSET: self.clone,
             RequestCode.GET_ALL_CONSUMER_OFFSET: self.all_offsets,
         }
 
@@ -224,7 +222,7 @@ class RemotingConsumeStats:
             )
         return Reply(body=[dump_body({"consumeTimeSpanSet": spans})])
 
-    # 308, 314, 43
+    # 308, 43
 
     def correction(self, peer: Peer, request: Command) -> Reply:
         """Show, by queue of a topic, where the group stands that is furthest behind.
@@ -243,18 +241,6 @@ class RemotingConsumeStats:
                 if offset >= least.get(queue_id, 0):
                     found[queue_id] = min(offset, found.get(queue_id, offset))
         return Reply(body=[dump_body({"correctionOffsets": found})])
-
-    def clone(self, peer: Peer, request: Command) -> Reply:
-        """Give a group the positions of another one on a topic, or on all of its topics."""
-        self.changes.check_master()
-        source = request.text("srcGroup")
-        target = self.changes.group(request.text("destGroup")).name
-        only = request.fields.get("topic", "")
-        for (topic, group), offsets in self.positions.positions.committed_offsets().items():
-            if group == source and only in ("", topic) and topic in self.topics.rows:
-                for queue_id, offset in offsets.items():
-                    self.positions.commit(target, topic, queue_id, offset, owned=False)
-        return Reply()
 
     def all_offsets(self, peer: Peer, request: Command) -> Reply:
         """Show the positions of all groups."""

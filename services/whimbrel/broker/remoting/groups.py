@@ -17,16 +17,22 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from whimbrel.broker.api.table_changes import TableChanges
-from whimbrel.broker.remoting.topics import ON_SLAVE
+from whimbrel.broker.engine.table_checks import (
+    group_if_there,
+    group_named,
+    group_of_clients,
+    ignored_at_slave,
+)
+from whimbrel.broker.engine.tables import Change, ChangeRules, TableChanges
+from whimbrel.broker.remoting.topics import done
+from whimbrel.deferred import rendered
 from whimbrel.errors import BadRequest
-from whimbrel.model.names import check_group
 from whimbrel.model.retry import policy_from_bean
 from whimbrel.model.topic import ORDERED_ATTRIBUTE, PRIORITY_ATTRIBUTE, GroupConfig, OrderedBy
 from whimbrel.rpc.remoting.codes import RequestCode
 from whimbrel.rpc.remoting.command import Command
 from whimbrel.rpc.remoting.fastjson import load_body
-from whimbrel.rpc.remoting.handlers import Handle, Peer, Reply
+from whimbrel.rpc.remoting.handlers import Handle, Outcome, Peer, Reply
 
 __all__ = ["RemotingGroups"]
 
@@ -34,6 +40,9 @@ BODY_BYTES_MAX = 64 * 1024
 ATTRIBUTES, RETRY_POLICY = "attributes", "groupRetryPolicy"
 PULL, POP = "PULL", "POP"
 KNOWN = frozenset(GroupConfig(name="").bean())  # fields of the body that are kept
+
+PUTS = ChangeRules(checks=(group_named, ignored_at_slave, group_if_there))
+DELETES = ChangeRules(checks=(group_named, ignored_at_slave, group_of_clients))
 
 
 class RemotingGroups:
@@ -52,30 +61,19 @@ class RemotingGroups:
             RequestCode.SET_MESSAGE_REQUEST_MODE: self.set_mode,
         }
 
-    def put(self, peer: Peer, request: Command) -> Reply:
+    def put(self, peer: Peer, request: Command) -> Outcome:
         """Make a group, or change it."""
         bean = body_of(request, "the group")
         name = bean.get("groupName")
         if not isinstance(name, str):
             raise BadRequest("the group has no groupName")
-        check_group(name)
-        if not self.changes.master:
-            return Reply(remark=ON_SLAVE)  # as topics are made there: `topics.py`
-        known = self.groups.get(name)
-        if known is None:
-            self.groups.add(changed(GroupConfig(name=name), bean))
-        else:
-            self.groups.put(changed(known, bean))
-        return Reply()
+        change = Change(rules=PUTS, name=name, over=lambda group: changed(group, bean))
+        return rendered(self.changes.put_group(change), done)
 
-    def delete(self, peer: Peer, request: Command) -> Reply:
+    def delete(self, peer: Peer, request: Command) -> Outcome:
         """Delete a group."""
-        name = request.text("groupName")
-        check_group(name)
-        if not self.changes.master:
-            return Reply(remark=ON_SLAVE)
-        self.changes.delete_group(name)
-        return Reply()
+        change = Change(rules=DELETES, name=request.text("groupName"))
+        return rendered(self.changes.delete_group(change), done)
 
     def show_all(self, peer: Peer, request: Command) -> Reply:
         """Show the configuration of all groups."""

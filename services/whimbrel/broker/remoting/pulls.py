@@ -14,7 +14,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final
 
-from whimbrel.broker.engine import read_checks as checks
+from whimbrel.broker.engine import read_checks
+from whimbrel.broker.engine.consuming import group_reads
 from whimbrel.broker.engine.read import Read, ReadRules, Reads, Run, Status
 from whimbrel.broker.engine.read_forms import whole_records
 from whimbrel.broker.engine.waiting import HELD_PULLS
@@ -36,14 +37,14 @@ __all__ = ["REMOTING_READS", "Pulls"]
 SCANNED_MAX: Final = 800  # entries (RocketMQ: maxFilterMessageCount / CQ_STORE_UNIT_SIZE)
 REMOTING_READS: Final = ReadRules(
     checks=(
-        checks.group_reads,
-        checks.queue_there,
-        checks.filter_named,
-        checks.follows_reset,
-        checks.shared_out,
+        group_reads,
+        read_checks.queue_there,
+        read_checks.filter_known,
+        read_checks.follows_reset,
+        read_checks.shared_out,
     ),
-    again=(checks.group_reads, checks.queue_there, checks.filter_named, checks.follows_reset),
-    outside=checks.told_outside,
+    again=(group_reads, read_checks.queue_there, read_checks.filter_known, read_checks.follows_reset),
+    outside=read_checks.told_outside,
     form=whole_records,
     kind=HELD_PULLS,
     entries_max=SCANNED_MAX,
@@ -80,12 +81,12 @@ class Pulls:
             REMOTING_READS,
             header.group,
             header.topic,
+            header.text if flags & NAMES_SUBSCRIPTION else None,
+            header.sql,
             header.queue_id,
             header.offset,
             header.messages,
             header.bytes,
-            header.text if flags & NAMES_SUBSCRIPTION else None,
-            header.sql,
             header.version,
             header.suspend_ms if flags & SUSPEND else 0,
             partial(commit_offset, header, request) if flags & COMMIT else None,

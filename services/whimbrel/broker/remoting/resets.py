@@ -1,5 +1,7 @@
 """Resets of a group on a topic: 222 INVOKE_BROKER_TO_RESET_OFFSET, and 220 RESET_CONSUMER_CLIENT_OFFSET.
 
+With them 314, CLONE_GROUP_OFFSET: a group gets another one's positions.
+
 The position moves here, at once, as in RocketMQ 5; in 4.9.3 only clients move it. Members are told by 220:
 those that know it stop, commit the new position after 10 s, and go on from there. To others, and to those
 that miss it, pulls say it: the answer to the next one is 21 with the new position
@@ -12,68 +14,56 @@ Members that consume by broadcast have positions of their own: they are told, an
     {"offsetTable":[{"brokerName":"broker-a","offset":6,"queueId":2,"topic":"T"}]}         220 to C++
 
 `timestamp` -1 is the end of the queue. Without `isForce` a position only goes back. 5.x may name one queue
-(`queueId`), and an offset in place of the time (`offset`).
+(`queueId`), and an offset in place of the time (`offset`). What is decided: `engine/resets.py`.
 """
 
 from collections.abc import Mapping
-from typing import cast
+from functools import partial
+from typing import Final, cast
 
-from whimbrel.broker.api.table_changes import TableChanges
-from whimbrel.broker.consume.client_positions import ClientPositions
+from whimbrel.broker.engine import resets as goals
+from whimbrel.broker.engine.resets import Clone, Goal, Moved, Reset, ResetRules, Resets
 from whimbrel.broker.tables.remoting_clients import RemotingClients
 from whimbrel.errors import BadRequest
 from whimbrel.rpc.remoting.codes import RequestCode
 from whimbrel.rpc.remoting.command import Command
 from whimbrel.rpc.remoting.fastjson import MessageQueue, dump_body
-from whimbrel.rpc.remoting.handlers import Handle, Peer, Reply
+from whimbrel.rpc.remoting.handlers import Handle, Outcome, Peer, Reply
 
-__all__ = ["RemotingResets"]
+__all__ = ["REMOTING_RESETS", "RemotingResets"]
+
+REMOTING_RESETS: Final = ResetRules(no_topic=BadRequest, queues=goals.all_queues, spares_broadcast=True)
 
 
 class RemotingResets:
     """Handles resets. On the loop's thread."""
 
-    def __init__(
-        self,
-        changes: TableChanges,
-        clients: RemotingClients,
-        positions: ClientPositions,
-        *,
-        broker_name: str,
-    ) -> None:
-        """Take what is read and changed.
-
-        Args:
-            changes: the tables and the store.
-            clients: members, who are told.
-            positions: those of groups.
-            broker_name: names the queues.
-        """
-        self.changes, self.topics, self.store = changes, changes.topics, changes.store
-        self.clients, self.positions = clients, positions
-        self.broker_name = broker_name
+    def __init__(self, resets: Resets, clients: RemotingClients, *, broker_name: str) -> None:
+        """Take what decides, and members, who are told; `broker_name` names the queues."""
+        self.resets, self.clients, self.broker_name = resets, clients, broker_name
 
     def handles(self) -> dict[int, Handle]:
         """Return the handlers by code."""
-        return {RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: self.reset}
-
-    def reset(self, peer: Peer, request: Command) -> Reply:
-        """Reset a group on a topic."""
-        self.changes.check_master()
-        topic, group = request.text("topic"), self.changes.group(request.text("group")).name
-        targets = self.targets(topic, group, request)
-        members = self.clients.group(group)
-        if members is None or not members.broadcasting:
-            for queue_id, offset in targets.items():
-                self.positions.positions.reset_offset(group, topic, queue_id, offset)
-        table = {
-            MessageQueue(self.broker_name, queue_id, topic): offset for queue_id, offset in targets.items()
+        return {
+            RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: self.reset,
+            RequestCode.CLONE_GROUP_OFFSET: self.clone,
         }
-        body = dump_body({"offsetTable": table})
+
+    def reset(self, peer: Peer, request: Command) -> Outcome:
+        """Reset a group on a topic."""
+        return self.resets.reset(partial(reset_of, request), partial(self.tell, request))
+
+    def tell(self, request: Command, moved: Moved) -> Reply:
+        """Tell members where to go on, and return the reply."""
+        table = {
+            MessageQueue(self.broker_name, queue_id, moved.topic): offset
+            for queue_id, offset in moved.offsets.items()
+        }
+        body, members = dump_body({"offsetTable": table}), self.clients.group(moved.group)
         if members is not None:
             fields = {
-                "topic": topic,
-                "group": group,
+                "topic": moved.topic,
+                "group": moved.group,
                 "timestamp": str(request.int64("timestamp")),
                 "isForce": "false",
             }
@@ -82,34 +72,36 @@ class RemotingResets:
                 cast(Peer, connection).push(RequestCode.RESET_CONSUMER_CLIENT_OFFSET, fields, told)
         return Reply(body=[body])
 
-    def targets(self, topic: str, group: str, request: Command) -> dict[int, int]:
-        """Return where a group is to stand, by queue.
+    def clone(self, peer: Peer, request: Command) -> Outcome:
+        """Give a group the positions of another one on a topic, or on all of its topics."""
+        done = self.resets.clone(partial(clone_of, request))
+        return Reply() if done is None else done.mapped(lambda _: Reply())
 
-        Raises:
-            BadRequest: there is no such topic or queue.
-        """
-        config = self.topics.get(topic)
-        if config is None:
-            raise BadRequest(f"no topic {topic}")
-        queues = range(max(config.read_queues, config.write_queues))
-        chosen = request.int32("queueId", -1)
-        if chosen >= 0 and chosen not in queues:
-            raise BadRequest(f"queue {chosen} is not one of the {len(queues)} of {topic}")
-        at_ms, place, force = (
-            request.int64("timestamp"),
-            request.int64("offset", -1),
-            request.boolean("isForce"),
-        )
-        found = {}
-        for queue_id in queues if chosen < 0 else (chosen,):
-            low, high = self.store.queue_range(topic, queue_id)
-            if place >= 0:
-                target = min(max(place, low), high)
-            else:
-                target = high if at_ms < 0 else self.store.offset_by_time(topic, queue_id, at_ms)
-            known = self.positions.get(group, topic, queue_id)
-            found[queue_id] = target if force or known is None or target < known else known
-        return found
+
+def reset_of(request: Command) -> Reset:
+    """Return what a request says of a reset."""
+    topic, group = request.text("topic"), request.text("group")
+    return Reset(REMOTING_RESETS, topic, group, partial(queue_of, request), partial(goal_of, request))
+
+
+def queue_of(request: Command) -> int | None:
+    """Return the queue that it names; None for all."""
+    queue_id = request.int32("queueId", -1)
+    return None if queue_id < 0 else queue_id
+
+
+def goal_of(request: Command) -> Goal:
+    """Return where a group is to go."""
+    at_ms, offset = request.int64("timestamp"), request.int64("offset", -1)
+    goal = goals.queue_end if at_ms < 0 else goals.stored_at(at_ms)
+    if offset >= 0:
+        goal = goals.nearest(offset)
+    return goal if request.boolean("isForce") else goals.back(goal)
+
+
+def clone_of(request: Command) -> Clone:
+    """Return what a request says of positions to copy."""
+    return Clone(request.text("srcGroup"), request.text("destGroup"), request.fields.get("topic", ""))
 
 
 def list_body(table: Mapping[MessageQueue, int]) -> bytes:

@@ -22,17 +22,17 @@ here corresponds to them: queues of requests, locks of a page cache. They are 0.
 upper bounds of those of the metric. Left out is what has a path of this machine in its name.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from whimbrel.broker.api.admin import ReplicationView
-from whimbrel.broker.api.table_changes import TableChanges
+from whimbrel.broker.engine.tables import TableChanges
 from whimbrel.broker.options import BrokerOptions
 from whimbrel.broker.remoting.traffic import Traffic, View
 from whimbrel.errors import BadRequest
 from whimbrel.metrics import Histogram
 from whimbrel.model.names import TRACE_TOPIC
+from whimbrel.model.replication import ReplicationView
 from whimbrel.model.topic import READ, WRITE
 from whimbrel.rpc.remoting.codes import RequestCode, ResponseCode
 from whimbrel.rpc.remoting.command import VERSION, Command
@@ -272,14 +272,13 @@ class RemotingRuntime:
 
     def change_settings(self, peer: Peer, request: Command) -> Reply:
         """Change settings; all that are named, or none."""
-        self.changes.check_master()
-        wanted = parse_properties(request.body)
-        steps: list[Callable[[], object]] = []
-        for name, value in wanted.items():
-            steps.append(self.step(name, value))
-        for step in steps:
-            step()
+        self.changes.set_all(self.steps(request.body))
         return Reply(remark="this lasts until the broker is started again, or has another role")
+
+    def steps(self, body: bytes) -> Iterator[Callable[[], object]]:
+        """Yield what changes each of the settings of a body."""
+        for name, value in parse_properties(body).items():
+            yield self.step(name, value)
 
     def step(self, name: str, value: str) -> Callable[[], object]:
         """Return what changes one setting.
@@ -291,7 +290,7 @@ class RemotingRuntime:
             if 1 <= int(value) <= HOURS_MAX:
                 return lambda: self.keep_hours(int(value))
         if name == "brokerPermission" and value in ("4", "6"):
-            return lambda: self.changes.drain(drained=value == "4")
+            return lambda: self.changes.set_drained(drained=value == "4")
         if name == "autoCreateTopicEnable" and value in ("true", "false"):
             return lambda: self.topics.set_auto_create(enabled=value == "true")
         raise BadRequest(

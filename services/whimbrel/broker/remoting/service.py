@@ -17,7 +17,8 @@ from typing import NoReturn
 
 from whimbrel.errors import NotReady
 from whimbrel.rpc.remoting.command import Command
-from whimbrel.rpc.remoting.handlers import Handle, Peer, RemotingService
+from whimbrel.rpc.remoting.handlers import Handle, Peer
+from whimbrel.rpc.server.handlers import RemotingService
 
 __all__ = ["remoting_service", "suspended_remoting"]
 

@@ -18,21 +18,23 @@ group, 5.3.3's deleteSubGroup deletes them on each, and a real slave does it and
 of its master's table.
 """
 
-from dataclasses import replace
+from typing import Any
 
-from whimbrel.broker.api.table_changes import TableChanges, checked_permission, checked_queues
 from whimbrel.broker.consume.positions import Positions
+from whimbrel.broker.engine.table_checks import fields_asked, ignored_at_slave, topic_if_there, topic_named
+from whimbrel.broker.engine.tables import Asked, Change, ChangeRules, TableChanges
 from whimbrel.broker.remoting.clients import subscription_data
 from whimbrel.broker.remoting.traffic import PUT, Traffic
 from whimbrel.broker.tables.remoting_clients import RemotingClients
+from whimbrel.deferred import rendered
 from whimbrel.errors import BadRequest, TopicNotFound
 from whimbrel.model.topic import DataVersion, MessageType, TopicConfig
 from whimbrel.rpc.remoting.codes import RequestCode
 from whimbrel.rpc.remoting.command import Command
 from whimbrel.rpc.remoting.fastjson import MessageQueue, dump_body
-from whimbrel.rpc.remoting.handlers import Handle, Peer, Reply
+from whimbrel.rpc.remoting.handlers import Handle, Outcome, Peer, Reply
 
-__all__ = ["ON_SLAVE", "RemotingTopics", "altered_type"]
+__all__ = ["RemotingTopics", "altered_type", "done"]
 
 TYPE_ATTRIBUTE = "message.type"
 # Of attributes of RocketMQ's whose other values are not served: batch queues, and compaction.
@@ -48,6 +50,10 @@ FILTER_TYPES = ("SINGLE_TAG", "MULTI_TAG")
 ATTRIBUTES_CHARS_MAX = 4096
 ENTRIES_MAX = 1024  # of a queue, in a reply
 ON_SLAVE = "this is a slave, whose tables are its master's: nothing was changed here"
+
+PUTS = ChangeRules(checks=(fields_asked, topic_named, ignored_at_slave, topic_if_there), undrained=True)
+# Of a topic that is not there, too: deleteSubGroup deletes topics of the group that may never have been made.
+DELETES = ChangeRules(checks=(topic_named, ignored_at_slave, topic_if_there))
 
 
 class RemotingTopics:
@@ -80,42 +86,25 @@ class RemotingTopics:
             RequestCode.QUERY_CONSUME_QUEUE: self.show_entries,
         }
 
-    def put(self, peer: Peer, request: Command) -> Reply:
+    def put(self, peer: Peer, request: Command) -> Outcome:
         """Make a topic, or change it."""
-        wanted = wanted_topic(request)
-        self.changes.check_topic_name(wanted.name)
-        if not self.changes.master:
-            return Reply(remark=ON_SLAVE)
-        kind = altered_type(request.fields.get("attributes", ""))
-        known = self.topics.get(wanted.name)
-        if known is None:
-            self.changes.put_new_topic(wanted if kind is None else wanted.with_type(kind))
-            return Reply()
-        changed = replace(
-            known.with_drained(drained=False),
-            read_queues=wanted.read_queues,
-            write_queues=wanted.write_queues,
-            permission=wanted.permission,
-            filter_type=wanted.filter_type,
-            system_flag=wanted.system_flag,
-            order=wanted.order,
-        ).with_drained(drained=known.drained)
-        if kind is not None:
-            changed = changed.with_type(kind)
-        self.topics.put(changed)
-        return Reply()
+        kind = request.fields.get("topicFilterType", FILTER_TYPES[0])
+        if kind not in FILTER_TYPES:
+            raise BadRequest(f"topicFilterType is none of {', '.join(FILTER_TYPES)}: {kind[:40]!r}")
 
-    def delete(self, peer: Peer, request: Command) -> Reply:
+        def with_attributes(topic: TopicConfig) -> TopicConfig:
+            altered = altered_type(request.fields.get("attributes", ""))
+            return topic if altered is None else topic.with_type(altered)
+
+        change = Change(
+            rules=PUTS, name=request.text("topic"), asked=topic_fields(request, kind), over=with_attributes
+        )
+        return rendered(self.changes.put_topic(change), done)
+
+    def delete(self, peer: Peer, request: Command) -> Outcome:
         """Delete a topic."""
-        name = request.text("topic")
-        self.changes.check_topic_name(name)
-        if not self.changes.master:
-            return Reply(remark=ON_SLAVE)
-        try:
-            self.changes.delete_topic(self.changes.changeable_topic(name))
-        except TopicNotFound:
-            return Reply()  # deleteSubGroup deletes topics of the group that may never have been made
-        return Reply()
+        change = Change(rules=DELETES, name=request.text("topic"))
+        return rendered(self.changes.delete_topic(change), done)
 
     def find(self, request: Command) -> TopicConfig:
         """Return the topic that a request names; raises TopicNotFound."""
@@ -188,24 +177,19 @@ class RemotingTopics:
         return Reply(body=[dump_body(body)])
 
 
-def wanted_topic(request: Command) -> TopicConfig:
-    """Return the topic that a request describes.
+def topic_fields(request: Command, filter_type: str) -> Asked:
+    """Yield what a request says of a topic besides its attributes."""
+    yield "read_queues", request.int32("readQueueNums")
+    yield "write_queues", request.int32("writeQueueNums")
+    yield "permission", request.int32("perm")
+    yield "filter_type", filter_type
+    yield "system_flag", request.int32("topicSysFlag", 0)
+    yield "order", request.boolean("order")
 
-    Raises:
-        BadRequest: a number is out of its bounds.
-    """
-    kind = request.fields.get("topicFilterType", FILTER_TYPES[0])
-    if kind not in FILTER_TYPES:
-        raise BadRequest(f"topicFilterType is none of {', '.join(FILTER_TYPES)}: {kind[:40]!r}")
-    return TopicConfig(
-        name=request.text("topic"),
-        read_queues=checked_queues(request.int32("readQueueNums")),
-        write_queues=checked_queues(request.int32("writeQueueNums")),
-        permission=checked_permission(request.int32("perm")),
-        filter_type=kind,
-        system_flag=request.int32("topicSysFlag", 0),
-        order=request.boolean("order"),
-    )
+
+def done(change: Change[Any]) -> Reply:
+    """Return the reply to a change that was made, or that a slave has ignored."""
+    return Reply(remark=ON_SLAVE if change.ignored else None)
 
 
 def altered_type(attributes: str) -> MessageType | None:

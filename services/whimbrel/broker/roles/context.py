@@ -34,8 +34,7 @@ from whimbrel.machine import Machine
 from whimbrel.probes import Probes
 from whimbrel.rpc.api.calls import Metadata, Outbound
 from whimbrel.rpc.api.secret_files import read_accounts
-from whimbrel.rpc.remoting.handlers import RemotingService
-from whimbrel.rpc.server.handlers import Service
+from whimbrel.rpc.server.handlers import RemotingService, Service
 from whimbrel.rpc.server.limits import RunningServer
 from whimbrel.rpc.server.read_end import ReadEnd
 from whimbrel.store.store import MessageStore

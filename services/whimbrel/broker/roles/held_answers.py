@@ -2,23 +2,15 @@
 
     call ──► not serving yet: NotReady (held by `leader_calls.py`) ──► its handler ──► `StateQuorum.hold`
 
-    waits for leases     AckMessage, ChangeInvisibleDuration, UpdateOffset, ForwardMessageToDeadLetterQueue,
-                         ResetOffsets, ReplayDeadLetters, DropDeadLetters; ReceiveMessage of ordered groups
-    waits for metadata   CreateTopic, UpdateTopic, CreateGroup, UpdateGroup, DrainBroker, ForgetBroker
-    waits for both       DeleteTopic, DeleteGroup: positions go with them
-
-A receive of another group does not wait: the lease that it makes may be lost with the leader, and then its
-messages come again, which they may at any time. An ordered one does: the next leader would give out what
-stands behind the messages that are under way, or those again to somebody else.
+    waits for leases     ReplayDeadLetters, DropDeadLetters
+    waits for metadata   heartbeats of the remoting protocol, which make groups
 
 RecallMessage and EndTransaction change the log alone, and wait for its commit (`timing/`, `transactions/`).
-What sends wait for, the engine knows (`engine/send.py`).
+What sends, takes, settles, calls about positions and changes of tables wait for, the engine knows
+(`engine/send.py`, `take.py`, `settle.py`, `positions.py`, `resets.py`, `tables.py`).
 
 Requests of the remoting protocol wait likewise, by their codes. The offset that a pull carries is the
 exception: its reply does not wait, since the client sends it again with the next one.
-
-What is there already, or gone already, is told only once a majority has that as well: who hears that a topic
-exists goes on as if it had made it.
 """
 
 from collections.abc import Callable, Sequence
@@ -28,68 +20,25 @@ from typing import Any, Final
 from whimbrel.broker.cluster.leader_state import LeaderState
 from whimbrel.broker.cluster.state_quorum import StateQuorum
 from whimbrel.broker.engine.send import KNOWN_ALREADY
+from whimbrel.broker.roles.remoting_parts import CHANGING
 from whimbrel.deferred import Deferred
 from whimbrel.errors import NotReady
 from whimbrel.model.wire import ADMIN_SERVICE, DEAD_LETTER_SERVICE, MESSAGING_SERVICE
 from whimbrel.rpc.remoting.codes import RequestCode
 from whimbrel.rpc.remoting.handlers import Handle as RemotingHandle
-from whimbrel.rpc.remoting.handlers import RemotingService
-from whimbrel.rpc.server.handlers import Call, Method, ServerStreamMethod, Service, UnaryMethod
+from whimbrel.rpc.server.handlers import Method, RemotingService, ServerStreamMethod, Service, UnaryMethod
 
-__all__ = ["READING", "REMOTING_LEASES", "REMOTING_METADATA", "HeldAnswers"]
+__all__ = ["READING", "REMOTING_METADATA", "HeldAnswers"]
 
 Handle = Callable[[Any, Any], Any]
 
-LEASES: Final = frozenset(
-    {
-        "AckMessage",
-        "ChangeInvisibleDuration",
-        "UpdateOffset",
-        "ForwardMessageToDeadLetterQueue",
-        "ResetOffsets",
-        "ReplayDeadLetters",
-        "DropDeadLetters",
-        "DeleteTopic",
-        "DeleteGroup",
-    }
-)
-METADATA: Final = frozenset(
-    {
-        "CreateTopic",
-        "UpdateTopic",
-        "DeleteTopic",
-        "CreateGroup",
-        "UpdateGroup",
-        "DeleteGroup",
-        "DrainBroker",
-        "ForgetBroker",
-    }
-)
-# The same by the remoting protocol.
+LEASES: Final = frozenset({"ReplayDeadLetters", "DropDeadLetters"})
 R: Final = RequestCode
-REMOTING_LEASES: Final = frozenset(
-    {
-        R.UPDATE_CONSUMER_OFFSET,
-        R.INVOKE_BROKER_TO_RESET_OFFSET,
-        R.CLONE_GROUP_OFFSET,
-        R.DELETE_TOPIC_IN_BROKER,
-        R.DELETE_SUBSCRIPTIONGROUP,
-    }
-)
-REMOTING_METADATA: Final = frozenset(
-    {
-        R.HEART_BEAT,
-        R.UPDATE_AND_CREATE_TOPIC,
-        R.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,
-        R.DELETE_TOPIC_IN_BROKER,
-        R.DELETE_SUBSCRIPTIONGROUP,
-    }
-)
+REMOTING_METADATA: Final = frozenset({R.HEART_BEAT})
 READING: Final = frozenset(
     {
         R.PULL_MESSAGE,
         R.LITE_PULL_MESSAGE,
-        R.QUERY_CONSUMER_OFFSET,
         R.GET_ALL_CONSUMER_OFFSET,
         R.GET_CONSUME_STATS,
         R.GET_BROKER_CONSUME_STATS,
@@ -97,26 +46,20 @@ READING: Final = frozenset(
         R.QUERY_CORRECTION_OFFSET,
     }
 )
-REMOTING_SERVING: Final = (REMOTING_LEASES | REMOTING_METADATA | READING) - {R.HEART_BEAT}
+# What some peers may not ask for is refused as long before that is looked at.
+REMOTING_SERVING: Final = (READING | CHANGING) - {R.UPDATE_BROKER_CONFIG}
 
 # Not before this leader serves: what they read or change is not known before. Sends, and what else appends,
 # are refused as long; receives are held by their own service.
-SERVING: Final = LEASES | METADATA | {"PullMessage", "GetOffset", "QueryOffset"}
+SERVING: Final = LEASES | {"PullMessage"}
 
 
 class HeldAnswers:
     """Wraps the services of an elected leader."""
 
-    def __init__(
-        self, state: LeaderState, *, why_not: Callable[[], str], ordered: Callable[[str], bool]
-    ) -> None:
-        """Take what counts.
-
-        Args:
-            why_not: returns why this leader does not serve yet, "" once it does.
-            ordered: returns whether a group consumes in order.
-        """
-        self.state, self.why_not, self.ordered = state, why_not, ordered
+    def __init__(self, state: LeaderState, *, why_not: Callable[[], str]) -> None:
+        """Take what counts; `why_not` returns why this leader does not serve yet, "" once it does."""
+        self.state, self.why_not = state, why_not
 
     def wrap(self, services: Sequence[Service]) -> list[Service]:
         """Return the services to serve."""
@@ -133,8 +76,6 @@ class HeldAnswers:
         for code, handle in service.handles.items():
             if code in REMOTING_METADATA:
                 handle = self.holding(handle, self.state.metadata, at_once=True)
-            if code in REMOTING_LEASES:
-                handle = self.holding(handle, self.state.leases)
             if code in REMOTING_SERVING:
                 handle = self.serving(handle)
             handles[code] = handle
@@ -145,10 +86,6 @@ class HeldAnswers:
         if not isinstance(method, UnaryMethod | ServerStreamMethod):
             return method
         name, handle = method.name, method.handle
-        if name == "ReceiveMessage":
-            return replace(method, handle=lambda call, request: self.receive(handle, call, request))
-        if name in METADATA:
-            handle = self.holding(handle, self.state.metadata, at_once=True)
         if name in LEASES:
             handle = self.holding(handle, self.state.leases)
         if name in SERVING:
@@ -182,12 +119,3 @@ class HeldAnswers:
             return quorum.hold(answer)
 
         return hold
-
-    def receive(self, handle: Handle, call: Call, request: Any) -> Any:
-        """Receive; what an ordered group takes waits."""
-        answer = handle(call, request)
-        if not self.ordered(request.group.name):
-            return answer
-        if isinstance(answer, Deferred):
-            return self.state.leases.hold_later(answer)
-        return self.state.leases.hold(answer)

@@ -11,9 +11,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import ClassVar
 
+from whimbrel.broker import metrics
 from whimbrel.broker.addresses import ha_address
-from whimbrel.broker.api.admin import ReplicationView, SlaveView
-from whimbrel.broker.api.dead_letters import DeadLetterService
 from whimbrel.broker.api.messaging import Handle
 from whimbrel.broker.api.recall import RecallService
 from whimbrel.broker.api.send import SendService
@@ -33,7 +32,7 @@ from whimbrel.broker.cluster.replica_service import (
 )
 from whimbrel.broker.cluster.write_admission import ElectedAdmission, WriteAdmission
 from whimbrel.broker.consume.unread_queues import UnreadQueues
-from whimbrel.broker.counted import MESSAGE_BYTES
+from whimbrel.broker.counted import MESSAGE_BYTES, Counted
 from whimbrel.broker.engine.detours import DelayDetour, HalfDetour
 from whimbrel.broker.engine.ends import Ends
 from whimbrel.broker.engine.recalls import Recalls
@@ -41,7 +40,6 @@ from whimbrel.broker.engine.send_back import SendBacks
 from whimbrel.broker.lane.acks import LaneAcks
 from whimbrel.broker.lane.calls import BrokerLane
 from whimbrel.broker.lane.requests import RemotingSendLane
-from whimbrel.broker.metrics import master_metrics, state_metrics, transaction_metrics
 from whimbrel.broker.options import BrokerOptions
 from whimbrel.broker.produce.appender import Appender
 from whimbrel.broker.produce.commit import MajorityCommit
@@ -65,14 +63,13 @@ from whimbrel.errors import NoReplica, NotReady, NotWritable, StoreError, Thrott
 from whimbrel.metrics import Family
 from whimbrel.model.group_record import GroupRecord
 from whimbrel.model.registration import BrokerRole, Member, SharedTopics
+from whimbrel.model.replication import ReplicationView, SlaveView
 from whimbrel.model.topic import MessageType
 from whimbrel.probes import Condition
 from whimbrel.rpc.remoting.handlers import Handle as RemotingHandle
-from whimbrel.rpc.remoting.handlers import RemotingService
 from whimbrel.rpc.server.forwarder import Forwarder
-from whimbrel.rpc.server.handlers import Service
-from whimbrel.rpc.server.lane_calls import CallLane
-from whimbrel.rpc.server.remoting_lane import RemotingLane
+from whimbrel.rpc.server.handlers import RemotingService, Service
+from whimbrel.rpc.server.lanes import CallLane, RemotingLane
 from whimbrel.store.codec import unpack_host
 from whimbrel.store.locking import is_locked
 from whimbrel.store.master_store import MasterStore
@@ -229,7 +226,8 @@ class MasterRole(Role):
             unmerged=str if self.state is None else self.state.missing,
         )
         self.sharing = TopicSharing(self.context.topics, options.name, self.root, self.machine.files)
-        self.metadata_majority = None if self.state is None else self.state.metadata
+        if self.state is not None:
+            self.metadata_majority, self.leases_majority = self.state.metadata, self.state.leases
         self.forwarder = Forwarder()
         self.opened.push_async_callback(self.forwarder.close)
         services = super().make_services()
@@ -255,7 +253,6 @@ class MasterRole(Role):
         self.consumption.hand_ons.append = letters.hand_on
         self.open_timers(internal)
         self.open_transactions(internal)
-        self.receives.hold()
         held = self.held_answers()
         return services if held is None else held.wrap(services)
 
@@ -275,7 +272,7 @@ class MasterRole(Role):
             levels=len(store.delays_ms),
             sent_back=context.traffic.sent_back,
             majority=self.metadata_majority,
-            not_serving=str if self.state is None else self.not_serving,
+            not_serving=self.not_serving,
         )
         back = SendBackRequests(backs)
         ends = EndTransactions(self.ends, context.remoting_clients, self.ending.ask)
@@ -291,7 +288,7 @@ class MasterRole(Role):
         """Return what has answers wait for a majority; None where roles are configured."""
         if self.state is None:
             return None
-        return HeldAnswers(self.state, why_not=self.not_serving, ordered=self.consumes_in_order)
+        return HeldAnswers(self.state, why_not=self.not_serving)
 
     def open_upkeep(self) -> None:
         """Take what members say of themselves, and watch what retention does."""
@@ -337,6 +334,7 @@ class MasterRole(Role):
         leases.has_all = lambda: state.begun
         leases.journal.sync_promptly(lambda: context.call_from_thread(state.leases.advance))
         elector.own.state_holders = state.holders
+        self.not_serving = self.about_to_lead
         return state
 
     def take_tables(self, tables: bytes) -> None:
@@ -353,12 +351,7 @@ class MasterRole(Role):
         if metadata.delay_offsets is not None:
             context.delays.replace(metadata.delay_offsets)
 
-    def consumes_in_order(self, group: str) -> bool:
-        """Tell whether a group consumes in order."""
-        config = self.context.groups.get(group)
-        return config is not None and config.fifo
-
-    def not_serving(self) -> str:
+    def about_to_lead(self) -> str:
         """Return why an elected leader does not serve consumers and operators yet; "" once it does."""
         leadership = self.leadership
         if leadership.leads and not leadership.holds_for_commit:
@@ -376,12 +369,12 @@ class MasterRole(Role):
             self.sends,
             self.appender,
             self.context.clients,
-            LaneAcks(self.consumption.settling),
+            LaneAcks(self.settles),
             broker_name=self.options.name,
             size_bounds=MESSAGE_BYTES,
             on_calls=None if counted is None else counted.calls.observe_many,
             acks_wait_for=None if self.state is None else self.state.leases,
-            not_serving=str if self.state is None else self.not_serving,
+            not_serving=self.not_serving,
         )
         return self.broker_lane
 
@@ -392,10 +385,8 @@ class MasterRole(Role):
 
     def special_calls(self) -> dict[str, Handle]:
         """Return the handlers of calls about messages that are not plain ones."""
-        letters = DeadLetterService(self.context.groups, self.consumption)
         return {
             "EndTransaction": lambda call, request: self.ending.end(call, request),
-            "ForwardMessageToDeadLetterQueue": letters.forward,
             "RecallMessage": lambda call, request: self.recalls.recall(call, request),
         }
 
@@ -520,7 +511,7 @@ class MasterRole(Role):
     def begin(self) -> None:
         """Start to lead when the group allows it."""
         if self.state is None:
-            holding = self.loop.call_later(HOLD_S, self.receives.release)
+            holding = self.loop.call_later(HOLD_S, self.takes.serve)
             self.begun.callback(holding.cancel)
         self.begun.callback(self.leadership.stop)
         self.leadership.begin(self.loop.time())
@@ -700,7 +691,7 @@ class MasterRole(Role):
                 self.lease_streams.tell_begun()
             self.lease_streams.push()
             if self.state is None:
-                self.receives.release()
+                self.takes.serve()
         refusal = self.leadership.refusal
         if refusal == self.appender.refusal:
             return
@@ -733,7 +724,7 @@ class MasterRole(Role):
         if self.tables_taken:
             self.tables_taken = False
             adopt_topics(self.context.topics, self.store)
-        self.receives.release()
+        self.takes.serve()
 
     # Views
 
@@ -824,12 +815,13 @@ class MasterRole(Role):
         super().run_retention()
         self.upkeep.look()
 
-    def role_metrics(self) -> list[Family]:
+    def role_metrics(self, counted: Counted) -> list[Family]:
         """Return the metrics of a master."""
-        assert self.context.counted is not None
-        state = [] if self.state is None else state_metrics(self.state, self)
-        return [
-            *master_metrics(self, self.context.counted),
-            *transaction_metrics(self.transactions),
-            *state,
+        found = [
+            *metrics.master_metrics(self.store, self.appender, self.forwarder, counted),
+            *metrics.upkeep_metrics(self.upkeep),
+            *metrics.transaction_metrics(self.transactions),
         ]
+        if self.state is not None:
+            found += metrics.state_metrics(self.state, lambda: self.clamped)
+        return found

@@ -1,11 +1,18 @@
 """What a role serves by the remoting protocol beside messages: clients, locks, positions, topics, groups."""
 
+import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Protocol
 
-from whimbrel.broker.api.table_changes import TableChanges
+from whimbrel.broker.consume.client_positions import ClientPositions
+from whimbrel.broker.consume.group_consumption import GroupConsumption
+from whimbrel.broker.engine.positions import PositionCalls
+from whimbrel.broker.engine.resets import Resets
+from whimbrel.broker.engine.send import Sends
+from whimbrel.broker.engine.tables import TableChanges
+from whimbrel.broker.options import BrokerOptions
 from whimbrel.broker.remoting.client_calls import RemotingClientCalls
 from whimbrel.broker.remoting.clients import RemotingClientService
 from whimbrel.broker.remoting.consume_stats import RemotingConsumeStats
@@ -16,19 +23,20 @@ from whimbrel.broker.remoting.resets import RemotingResets
 from whimbrel.broker.remoting.runtime import DiskState, RemotingRuntime
 from whimbrel.broker.remoting.topics import RemotingTopics
 from whimbrel.broker.remoting.traffic_samples import TrafficSamples, sizes_of
-from whimbrel.machine import Files
+from whimbrel.broker.roles.context import BrokerContext
+from whimbrel.broker.tables.group_creation import GroupCreation
+from whimbrel.machine import Files, Machine
 from whimbrel.metrics import Histogram
 from whimbrel.model.names import SCHEDULE_TOPIC
+from whimbrel.model.replication import ReplicationView
 from whimbrel.rpc.remoting.codes import RequestCode
 from whimbrel.rpc.remoting.handlers import Handle, Peer
 from whimbrel.store.codec import unpack_host
 from whimbrel.store.master_store import MasterStore
 from whimbrel.store.options import Retention
 from whimbrel.store.retention import DiskUse
-
-if TYPE_CHECKING:
-    from whimbrel.broker.roles.context import BrokerContext
-    from whimbrel.broker.roles.role import Role
+from whimbrel.store.shared_page import SharedPage
+from whimbrel.store.store import MessageStore
 
 __all__ = ["CHANGING", "ROUTED_S", "RemotingParts", "make_parts"]
 
@@ -72,10 +80,32 @@ class RemotingParts:
     sweep: Callable[[], None]
 
 
-def make_parts(role: "Role") -> RemotingParts:
+class Opened(Protocol):
+    """What a role has opened, as far as these parts stand on it."""
+
+    context: BrokerContext
+    options: BrokerOptions
+    root: Path
+    machine: Machine
+    loop: asyncio.AbstractEventLoop
+    page: SharedPage
+    consumption: GroupConsumption
+    creation: GroupCreation
+    client_positions: ClientPositions
+    position_calls: PositionCalls
+    resets: Resets
+    sends: Sends
+    changes: TableChanges
+
+    @property
+    def store(self) -> MessageStore: ...
+    def replication(self) -> ReplicationView: ...
+
+
+def make_parts(role: Opened) -> RemotingParts:
     """Make the handlers over what a role has opened."""
     context, machine, loop = role.context, role.machine, role.loop
-    topics, groups, master = context.topics, context.groups, role.NAME == "master"
+    topics, groups = context.topics, context.groups
 
     def once_routed(callback: Callable[[], None]) -> None:
         registration = context.registration
@@ -95,24 +125,11 @@ def make_parts(role: "Role") -> RemotingParts:
     )
     locks = RemotingLocks(context.queue_locks, topics, groups, clock=machine.monotonic)
 
-    splitting = role.reads.splitting
-    positions = RemotingPositions(
-        topics,
-        role.creation,
-        context.remoting_clients,
-        role.client_positions,
-        role.store,
-        master=master,
-        memory_bytes=splitting.memory,
-        written=splitting.written,
-    )
-
-    changes = TableChanges(topics, groups, role.consumption, role.store, master=master)
-    name, traffic = role.options.name, context.traffic
+    changes, name, traffic = role.changes, role.options.name, context.traffic
     topic_part = RemotingTopics(
         changes, context.remoting_clients, role.consumption.positions, traffic, broker_name=name
     )
-    resets = RemotingResets(changes, context.remoting_clients, role.client_positions, broker_name=name)
+    resets = RemotingResets(role.resets, context.remoting_clients, broker_name=name)
     samples = TrafficSamples(
         traffic,
         topics,
@@ -125,7 +142,7 @@ def make_parts(role: "Role") -> RemotingParts:
     parts = [
         clients.handles(),
         locks.handles(),
-        positions.handles(),
+        RemotingPositions(role.position_calls).handles(),
         topic_part.handles(),
         RemotingGroups(changes).handles(),
         stats_of(role, changes).handles(),
@@ -142,7 +159,7 @@ def make_parts(role: "Role") -> RemotingParts:
     return RemotingParts(parts, clients.closed, sweep)
 
 
-def stats_of(role: "Role", changes: TableChanges) -> RemotingConsumeStats:
+def stats_of(role: Opened, changes: TableChanges) -> RemotingConsumeStats:
     """Make what tells how far consumers are."""
     return RemotingConsumeStats(
         changes,
@@ -156,7 +173,7 @@ def stats_of(role: "Role", changes: TableChanges) -> RemotingConsumeStats:
     )
 
 
-def runtime_of(role: "Role", changes: TableChanges) -> RemotingRuntime:
+def runtime_of(role: Opened, changes: TableChanges) -> RemotingRuntime:
     """Make what tells how the broker is, and takes its settings."""
     context, machine = role.context, role.machine
     return RemotingRuntime(
@@ -182,7 +199,7 @@ def disk_state(root: Path, files: Files) -> DiskState:
     )
 
 
-def keep_hours(role: "Role", hours: float | None) -> float:
+def keep_hours(role: Opened, hours: float | None) -> float:
     """Return for how many hours log files are kept; set it before, where a number is given."""
     if not isinstance(role.store, MasterStore):
         return role.options.reserved_hours
@@ -193,13 +210,13 @@ def keep_hours(role: "Role", hours: float | None) -> float:
     return writer.options.reserved_hours
 
 
-def sends_of(context: "BrokerContext") -> tuple[Histogram | None, int]:
+def sends_of(context: BrokerContext) -> tuple[Histogram | None, int]:
     """Return how long sends took, in ms, and how many failed; None and 0 without metrics."""
     counted = context.counted
     return (None, 0) if counted is None else (counted.calls.of(SENDS), counted.calls.failed(SENDS))
 
 
-def levels_of(role: "Role") -> dict[int, tuple[int, int]]:
+def levels_of(role: Opened) -> dict[int, tuple[int, int]]:
     """Return the position and the end of each delay level that has messages, by level."""
     found = {}
     for queue_id in range(len(role.store.delays_ms)):

@@ -19,16 +19,20 @@ from contextlib import AsyncExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, TypedDict
 
-from whimbrel.broker.api.admin import AdminService, ReplicationView
+from whimbrel.broker import metrics
+from whimbrel.broker.api.admin import AdminService
 from whimbrel.broker.api.bulk import BulkService
 from whimbrel.broker.api.cut_admin import CutAdmin
 from whimbrel.broker.api.dead_letter_admin import DeadLetterAdmin
 from whimbrel.broker.api.messaging import Handle, messaging_service
+from whimbrel.broker.api.positions import PositionService
 from whimbrel.broker.api.pulls import PullService
 from whimbrel.broker.api.receive import ReceiveService
 from whimbrel.broker.api.replay import ReplayService
+from whimbrel.broker.api.resets import ResetService
 from whimbrel.broker.api.route import RouteService
 from whimbrel.broker.api.send import SendService
+from whimbrel.broker.api.settle import SettleService
 from whimbrel.broker.background import start_task, start_timer
 from whimbrel.broker.cluster.registration import Registration
 from whimbrel.broker.consume.client_positions import ClientPositions
@@ -37,10 +41,16 @@ from whimbrel.broker.consume.lease_journal import LeaseJournal
 from whimbrel.broker.consume.policies import Policies
 from whimbrel.broker.consume.pulled_queues import PulledQueues
 from whimbrel.broker.consume.retry_topics import retry_topics
+from whimbrel.broker.counted import Counted
+from whimbrel.broker.engine.positions import PositionCalls
 from whimbrel.broker.engine.read import Reads
+from whimbrel.broker.engine.resets import Resets
 from whimbrel.broker.engine.send import Majority, Sends
+from whimbrel.broker.engine.settle import Settles
 from whimbrel.broker.engine.splitting import ReadSplitting
-from whimbrel.broker.metrics import families_of, labels_of, serve_families
+from whimbrel.broker.engine.tables import TableChanges
+from whimbrel.broker.engine.take import Takes
+from whimbrel.broker.engine.waiting import Waiting
 from whimbrel.broker.options import BrokerOptions
 from whimbrel.broker.produce.appender import Appender, ReadOnlyAppender
 from whimbrel.broker.produce.confirmed_offset import ConfirmedFile, MasterConfirmed, SlaveConfirmed
@@ -58,17 +68,18 @@ from whimbrel.broker.tables.group_creation import GroupCreation
 from whimbrel.broker.tables.shared_topics import TopicSharing
 from whimbrel.broker.timing.timers import Timers
 from whimbrel.errors import FlushTimeout, NotMaster, ReplicaTimeout
-from whimbrel.metrics import Family
+from whimbrel.metrics import Family, build_info
 from whimbrel.model.registration import BrokerFacts, BrokerRole, Member, SharedTopics
+from whimbrel.model.replication import ReplicationView
 from whimbrel.probes import Condition
 from whimbrel.rpc.remoting.admin_access import guarded
 from whimbrel.rpc.remoting.codes import RequestCode
 from whimbrel.rpc.remoting.command import Command
 from whimbrel.rpc.remoting.handlers import Handle as RemotingHandle
-from whimbrel.rpc.remoting.handlers import Peer, RemotingService
-from whimbrel.rpc.server.handlers import Call, Service
-from whimbrel.rpc.server.lane_calls import CallLane
-from whimbrel.rpc.server.remoting_lane import RemotingLane
+from whimbrel.rpc.remoting.handlers import Peer
+from whimbrel.rpc.server.call_metrics import server_families
+from whimbrel.rpc.server.handlers import Call, RemotingService, Service
+from whimbrel.rpc.server.lanes import CallLane, RemotingLane
 from whimbrel.store.options import Retention
 from whimbrel.store.page_elections import UNBOUND
 from whimbrel.store.seat_file import FLUSH_MODES
@@ -117,8 +128,10 @@ class Role(ABC):
     confirmed: MasterConfirmed | SlaveConfirmed
     appender: Appender | ReadOnlyAppender
     metadata_majority: Majority | None = None  # that holds answers until it knows of topics
+    leases_majority: Majority | None = None  # and until it knows of leases
     sharing: TopicSharing | None = None  # what other brokers have of our topics; a master's
     remoting_parts: RemotingParts | None = None  # set once it serves
+    not_serving: Callable[[], str] = str  # returns why consumers are not served yet, "" once they are
 
     def __init__(self, context: BrokerContext, options: BrokerOptions) -> None:
         """Prepare; nothing is opened."""
@@ -179,8 +192,8 @@ class Role(ABC):
         if self.serving:
             self.serving = False
             self.end_writing(reason, unconfirmed)
-            self.receives.release()
-            self.reads.close(reason)
+            self.takes.serve()
+            self.polls.close(reason)
             self.consumption.close()
             self.bulk.close(reason)
             self.cuts.close(reason)
@@ -249,7 +262,7 @@ class Role(ABC):
         """Take what a nameserver says of topics that other brokers have, too."""
 
     @abstractmethod
-    def role_metrics(self) -> list[Family]:
+    def role_metrics(self, counted: Counted) -> list[Family]:
         """Return the metrics that only this role has."""
 
     @abstractmethod
@@ -296,9 +309,15 @@ class Role(ABC):
     def open_consumption(self) -> None:
         """Load the lease state, and take over offsets that RocketMQ's file knows better."""
         policies = Policies(self.context.groups, may_order=self.may_order)
+        machine, loop = self.machine, self.loop
+        self.polls = Waiting(
+            clock=lambda: int(machine.monotonic() * 1000), soon=loop.call_soon, later=loop.call_later
+        )
+        self.store.on_arrival = self.arrived
         self.consumption = GroupConsumption(
             self.store,
-            LeaseJournal(self.root, file_bytes=self.options.lease_file_size, machine=self.machine),
+            LeaseJournal(self.root, file_bytes=self.options.lease_file_size, machine=machine),
+            self.polls,
             broker_name=self.options.name,
             broker_id=self.options.id,
             now_ms=self.machine.wall_ms,
@@ -357,15 +376,34 @@ class Role(ABC):
     # Serving
 
     def make_services(self) -> list[Service]:
-        """Make the services over what is open."""
+        """Make the engine, and the services that call it."""
+        master = self.NAME == "master"
+        self.appender = self.make_appender()
+        self.make_engine(master=master)
+        self.bulk = BulkService(
+            self.context.topics,
+            self.store,
+            confirmed=self.confirmed.refresh,
+            name=self.options.name,
+            broker_id=self.options.id,
+            master=master,
+        )
+        return [
+            self.messaging(master=master),
+            *self.admin_services(self.appender, master=master),
+            self.replica_service(),
+            self.bulk.service(),
+        ]
+
+    def make_engine(self, *, master: bool) -> None:
+        """Make what decides about messages, positions and tables."""
         options, context, store = self.options, self.context, self.store
-        topics, groups, master = context.topics, context.groups, self.NAME == "master"
-        appender = self.appender = self.make_appender()
+        topics, groups = context.topics, context.groups
         self.creation = GroupCreation(topics, groups, master=master, clock=self.machine.monotonic)
         self.sends = Sends(
             topics,
             self.creation,
-            appender,
+            self.appender,
             cluster=options.cluster,
             store_host=context.store_host,
             clock=self.machine.wall_ms,
@@ -374,32 +412,54 @@ class Role(ABC):
             sharing=self.sharing if options.nameservers else None,
             majority=self.metadata_majority,
         )
+        self.settles = Settles(
+            self.consumption,
+            context.groups.get,
+            majority=self.leases_majority,
+            not_serving=self.not_serving,
+        )
         self.reads = self.make_reads()
-        self.consumption.receiving.left_out = self.reads.left_out
-        self.receives = ReceiveService(
+        self.position_calls = PositionCalls(
+            self.creation,
+            context.remoting_clients,
+            self.client_positions,
+            store,
+            self.reads.splitting,
+            majority=self.leases_majority,
+            not_serving=self.not_serving,
+        )
+        self.changes = TableChanges(
+            topics,
+            groups,
+            self.consumption,
+            store,
+            master=master,
+            waiting=self.waiting,
+            sharing=self.sharing,
+            majority=self.metadata_majority,
+            leases=self.leases_majority,
+            not_serving=self.not_serving,
+        )
+        self.resets = Resets(
+            self.changes,
+            context.remoting_clients,
+            self.client_positions,
+            majority=self.leases_majority,
+            not_serving=self.not_serving,
+        )
+        self.takes = Takes(
             topics,
             self.creation,
             self.consumption,
-            clock=self.machine.wall_ms,
-            priority_order_asc=options.priority_order_asc,
-            lane_messages=store.lane_messages,
+            self.polls,
+            now_ms=self.machine.wall_ms,
+            serves=not master,
+            members=context.remoting_clients,
+            pulled=self.reads.pulled,
+            greatest_first=options.priority_order_asc,
+            delivered=None if context.counted is None else context.counted.took,
+            majority=self.leases_majority,
         )
-        if context.counted is not None:
-            self.receives.on_delivered = context.counted.took
-        self.bulk = BulkService(
-            topics,
-            store,
-            confirmed=self.confirmed.refresh,
-            name=options.name,
-            broker_id=options.id,
-            master=master,
-        )
-        return [
-            self.messaging(master=master),
-            *self.admin_services(appender, master=master),
-            self.replica_service(),
-            self.bulk.service(),
-        ]
 
     def admin_services(self, appender: Appender | ReadOnlyAppender, *, master: bool) -> list[Service]:
         """Make what administrators and tools call."""
@@ -414,16 +474,10 @@ class Role(ABC):
             store_host=lambda: self.sends.policy.store_host,
         )
         admin = AdminService(
-            topics,
-            groups,
-            self.consumption,
+            self.changes,
             context.clients,
-            store,
-            master=master,
             replication=self.replication,
             wall_ms=lambda at: self.machine.wall_ms() - int((self.machine.monotonic() - at) * 1000),
-            waiting=self.waiting,
-            sharing=self.sharing,
             members=context.remoting_clients,
         )
         letters = DeadLetterAdmin(
@@ -449,39 +503,33 @@ class Role(ABC):
             store_host=lambda: self.sends.policy.store_host,
             address_of=lambda member: context.members.get(member, ""),
         )
-        return [admin.service(self.replays.methods()), letters.service(), self.cuts.service()]
+        methods = (*self.replays.methods(), *ResetService(self.resets).methods())
+        return [admin.service(methods), letters.service(), self.cuts.service()]
 
     def make_reads(self) -> Reads:
         """Make what decides reads, and have those that wait told of new messages and of resets."""
-        context, options, machine = self.context, self.options, self.machine
+        context, options = self.context, self.options
         self.client_positions = ClientPositions(
             self.consumption.positions,
-            monotonic=machine.monotonic,
-            wake=lambda topic, queue_id: self.reads.waiting.arrived(topic, queue_id),
+            monotonic=self.machine.monotonic,
+            wake=self.polls.arrived,
         )
-        reads = Reads(
+        return Reads(
             context.topics,
             self.creation,
             context.remoting_clients,
             self.client_positions,
             self.store,
             ReadSplitting(enabled=options.slave_read_enable, written=self.log_end),
+            self.polls,
             follows=self.NAME == "slave",
-            clock=lambda: int(machine.monotonic() * 1000),
-            soon=self.loop.call_soon,
-            later=self.loop.call_later,
-            polls=self.consumption.room,
             pulled=None if options.share_pulled_queues else PulledQueues(),
             delivered=None if context.counted is None else context.counted.took,
         )
-        receives, waiting = self.consumption.wakeups, reads.waiting
 
-        def arrived(topic: str, queue_id: int, offset: int, tags_code: int) -> None:
-            receives.on_arrival(topic, queue_id, offset, tags_code)
-            waiting.arrived(topic, queue_id)
-
-        self.store.on_arrival = arrived
-        return reads
+    def arrived(self, topic: str, queue_id: int, offset: int, tags_code: int) -> None:
+        """Have those who wait for a message look at it."""
+        self.polls.arrived(topic, queue_id)
 
     def make_remoting(self) -> RemotingService:
         """Make what is served by the remoting protocol, over the same parts."""
@@ -531,8 +579,14 @@ class Role(ABC):
         return messaging_service(
             routes=routes,
             sends=self.send_calls(),
-            receives=self.receives,
+            receives=ReceiveService(
+                self.takes,
+                clock=self.machine.wall_ms,
+                lane_messages=self.store.lane_messages,
+            ),
+            settles=SettleService(self.settles),
             pulls=PullService(self.reads, self.store.lane_messages),
+            positions=PositionService(self.position_calls),
             sessions=context.sessions,
             clients=context.clients,
             special=self.special_calls(),
@@ -602,7 +656,7 @@ class Role(ABC):
         if not self.options.nameservers:
             return
         hooks: RegistrationHooks = {
-            "facts": lambda: facts_of(self),
+            "facts": self.facts,
             "on_members": self.take_members,
             "on_lost": self.lose_nameserver,
             "on_displaced": self.displaced,
@@ -619,6 +673,17 @@ class Role(ABC):
         else:
             kept.hand_over(**hooks)
         self.begun.push_async_callback(self.unregister)
+
+    def facts(self) -> BrokerFacts:
+        """Return what nameservers are to know; called before each renewal."""
+        return facts_of(
+            self.context,
+            self.options,
+            self.store,
+            role=self.NAME,
+            writable=self.writable,
+            ha_address=self.ha_address,
+        )
 
     def take_members(self, nameserver: str, members: tuple[Member, ...], settled: bool) -> None:
         """Take a nameserver's answer."""
@@ -645,7 +710,7 @@ class Role(ABC):
             self.context.registration = None
             await self.registration.stop()
             return
-        last = replace(facts_of(self), writable=False)
+        last = replace(self.facts(), writable=False)
         self.registration.hand_over(
             facts=lambda: last, on_members=elector.members_changed, on_lost=elector.roster.lose
         )
@@ -664,7 +729,6 @@ class Role(ABC):
         self.page.broker_beat_ns, self.page.writable = self.machine.monotonic_ns(), self.writable
         self.confirmed.beat()
         self.consumption.lease_store.beat()
-        self.receives.expire_held(self.machine.monotonic(), BEAT_S)
 
     def sweep(self) -> None:
         """Let go of clients that are gone, and of state that nobody uses."""
@@ -685,11 +749,43 @@ class Role(ABC):
         self.begun.callback(context.probes.withdraw)
         if context.counted is None:
             return
+        families, labels = self.metrics(context.counted), metrics.labels_of(self.options, self.NAME)
         if context.exposition is None:
-            context.exposition = serve_families(self, context.counted)
+            from whimbrel.exposition import serve_metrics
+
+            context.exposition = serve_metrics(
+                families,
+                host=self.options.host,
+                port=self.options.metrics_port,
+                service="whimbrel.broker",
+                labels=labels,
+                probes=context.probes,
+            )
         else:
-            context.exposition.replace(families_of(self, context.counted), labels_of(self))
-        self.begun.callback(context.exposition.replace, [], labels_of(self))  # nothing reads what is closed
+            context.exposition.replace(families, labels)
+        self.begun.callback(context.exposition.replace, [], labels)  # nothing reads what is closed
+
+    def metrics(self, counted: Counted) -> list[Family]:
+        """Return all metrics of a broker in its role; each part shows its own."""
+        context = self.context
+        topics, leases = context.topics, self.consumption.lease_store
+        assert context.server is not None
+        return [
+            build_info(),
+            *metrics.lane_metrics(self.machine.lane),
+            counted.calls.family(),
+            *server_families(context.server),
+            *metrics.traffic(topics.get, counted),
+            *metrics.connections(context.clients),
+            *metrics.consumers(leases.table, topics, self.store),
+            *metrics.storage(self.root / "commitlog", self.store, leases),
+            *metrics.serving(topics, context.groups, self.polls, lambda: self.writable),
+            *metrics.replication(self.page),
+            *metrics.timing_metrics(self.timers),
+            *metrics.held_calls(context.leader_calls),
+            *metrics.elections(lambda: context.elector),
+            *self.role_metrics(counted),
+        ]
 
     # Views
 

@@ -12,7 +12,6 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import replace
 from typing import ClassVar
 
-from whimbrel.broker.api.admin import ReplicationView
 from whimbrel.broker.background import start_task
 from whimbrel.broker.cluster.agreement import (
     LOG_FILE_SIZE,
@@ -36,6 +35,7 @@ from whimbrel.broker.cluster.replica_service import (
     tables_of,
     watch_metadata,
 )
+from whimbrel.broker.counted import Counted
 from whimbrel.broker.metrics import slave_metrics
 from whimbrel.broker.options import BrokerOptions
 from whimbrel.broker.produce.appender import ReadOnlyAppender
@@ -49,6 +49,7 @@ from whimbrel.errors import NotReady, NotRecovered, OffsetNotFound
 from whimbrel.metrics import Family
 from whimbrel.model.names import HALF_TOPIC, SCHEDULE_TOPIC, TRANSACTION_GROUP
 from whimbrel.model.registration import BrokerRole, Member, SharedTopics
+from whimbrel.model.replication import ReplicationView
 from whimbrel.probes import NOT_CONNECTED, Condition
 from whimbrel.rpc.server.handlers import Service
 from whimbrel.store.slave_store import SlaveStore
@@ -438,7 +439,6 @@ class SlaveRole(Role):
             connected=bool(page.connected) and view.replicator_alive,
         )
 
-    def role_metrics(self) -> list[Family]:
+    def role_metrics(self, counted: Counted) -> list[Family]:
         """Return the metrics of a slave."""
-        assert self.context.counted is not None
-        return slave_metrics(self, self.context.counted)
+        return slave_metrics(self.store, self.context.leader_calls, counted)

@@ -14,7 +14,7 @@ The server may send requests as well: `Peer.push` for those that nobody answers,
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from typing import Protocol, TypeAlias
 
 from whimbrel.deferred import Deferred
 from whimbrel.errors import WhimbrelError
@@ -22,10 +22,7 @@ from whimbrel.rpc.remoting.codes import ResponseCode
 from whimbrel.rpc.remoting.command import NO_FIELDS, Command
 from whimbrel.rpc.remoting.json_header import encode_response
 
-if TYPE_CHECKING:
-    from whimbrel.rpc.server.remoting_lane import RemotingLane
-
-__all__ = ["Handle", "Outcome", "Peer", "RemotingService", "Reply", "reply_to_error"]
+__all__ = ["Handle", "Outcome", "Peer", "Reply", "reply_to_error"]
 
 
 @dataclass(slots=True)
@@ -82,25 +79,6 @@ class Peer(Protocol):
 
 
 Handle: TypeAlias = Callable[[Peer, Command], Outcome]
-
-
-def nobody(peer: Peer) -> None:
-    """Do nothing about a connection that has ended."""
-
-
-@dataclass(frozen=True, slots=True)
-class RemotingService:
-    """What is served.
-
-    Attributes:
-        handles: by the code of the request.
-        closed: called when a connection has ended, after its last request.
-        lane: takes plain requests before them; None where nothing does.
-    """
-
-    handles: Mapping[int, Handle]
-    closed: Callable[[Peer], None] = nobody
-    lane: "RemotingLane | None" = None
 
 
 def reply_to_error(error: WhimbrelError) -> Reply:

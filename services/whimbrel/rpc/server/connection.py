@@ -11,10 +11,9 @@ all connections together hold too much, the one that holds most is ended.
 
 import asyncio
 import logging
-import socket
 import time
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any
 
 from whimbrel.rpc.http2.connection import Connection
 from whimbrel.rpc.http2.errors import Code, ProtocolError
@@ -22,7 +21,7 @@ from whimbrel.rpc.http2.grpc_format import CallMetadata, status_block
 from whimbrel.rpc.http2.hpack import HpackError
 from whimbrel.rpc.http2.stream import Data, Drained, Headers, Reset, Stream
 from whimbrel.rpc.server.admission import Place
-from whimbrel.rpc.server.budget import ConnectionBudget, held_too_much
+from whimbrel.rpc.server.budget import held_too_much
 from whimbrel.rpc.server.call_kinds import KIND_FIELDS, CallKind, kind_of
 from whimbrel.rpc.server.calls import (
     BidiServerCall,
@@ -38,75 +37,44 @@ from whimbrel.rpc.server.handlers import (
     ServerStreamMethod,
     UnaryMethod,
 )
-from whimbrel.rpc.server.lane_calls import IDLE_READS_MAX, LaneCalls, TakenRead
+from whimbrel.rpc.server.lane_calls import IDLE_READS_MAX, LaneCalls
+from whimbrel.rpc.server.lanes import TakenRead
 from whimbrel.rpc.server.limits import HeaderGuard
-from whimbrel.rpc.server.protocol_detection import HANDSHAKE_S, host_and_port
+from whimbrel.rpc.server.protocol_detection import HANDSHAKE_S
+from whimbrel.rpc.server.shared import COUNT_BYTES, WRITE_BYTES_HIGH, AnyConnection, Shared
 
-if TYPE_CHECKING:
-    from whimbrel.rpc.server.native import NativeServer
+__all__ = ["KEEPALIVE_S", "KEEPALIVE_TIMEOUT_S", "REQUEST_S", "NativeConnection"]
 
-__all__ = [
-    "COUNT_BYTES",
-    "KEEPALIVE_S",
-    "KEEPALIVE_TIMEOUT_S",
-    "REQUEST_S",
-    "UNSENT_LIMIT",
-    "WRITE_BYTES_HIGH",
-    "NativeConnection",
-]
-
-WRITE_BYTES_HIGH = 256 << 10  # in a transport; from there on nothing is read from its peer
 KEEPALIVE_S, KEEPALIVE_TIMEOUT_S = 60.0, 20.0
 REQUEST_S = 60.0  # for all bytes of a request, 4 MiB of them over half a Mbit/s, 130 MiB over 20
-COUNT_BYTES = 256 << 10
 STREAM_BYTES = 1024  # of an open stream with its call, without header fields
 PING = b"whimbrel"
 UNKNOWN_METHOD = status_block(12, "Method not found!", first=True)  # grpcio's words; none of our errors
 
-# Bounds what the kernel holds unsent, so that a slow reader shows in the transport's buffer.
-UNSENT_LIMIT: int | None = getattr(socket, "TCP_NOTSENT_LOWAT", None)
-
 logger = logging.getLogger(__name__)
 
 
-class NativeConnection(asyncio.Protocol):
-    """One connection of a peer, after protocol detection and TLS.
+class NativeConnection(AnyConnection):
+    """One connection of a peer that speaks HTTP/2.
 
     Attributes:
-        paused: the transport holds as much as it should; nothing is read from the peer meanwhile.
-        connected_at, received_at: when it was accepted, and when data came last, by the loop's clock.
-        place: what it has taken of the connections that the server allows.
-        budget: what it holds in memory for requests and responses.
-        uncounted: bytes in and out since its share in the process's budget was counted.
-        waiting_counted: what waited in its streams then.
-        calls: that the current read has begun.
-        receiving: events of a read are being handled; their responses leave at its end.
-        flush_scheduled: it is on its server's list of connections to flush.
+        lane: the compiled lane's part, which takes plain calls first; None without one.
+        received_at: when data came last, by the loop's clock.
+        waiting_counted: what waited in its streams when its share in the process's budget was counted.
         pinged: a ping was sent, and nothing came since.
     """
 
-    def __init__(self, server: "NativeServer", connected_at: float, place: Place | None = None) -> None:
-        self.server, self.place = server, place
+    def __init__(self, server: Shared, connected_at: float, place: Place | None = None) -> None:
+        super().__init__(server, connected_at, place)
         self.conn = Connection(server=True, limits=server.limits)
-        self.lane: LaneCalls | None = None  # takes plain calls first
-        self.transport: asyncio.Transport = None  # type: ignore[assignment]
-        self.peer = ""
-        self.paused = self.receiving = self.flush_scheduled = self.pinged = False
-        self.connected_at = self.received_at = connected_at
-        self.budget = ConnectionBudget()
-        self.uncounted = self.waiting_counted = self.calls = 0
+        self.lane: LaneCalls | None = None
+        self.received_at, self.waiting_counted, self.pinged = connected_at, 0, False
 
     # Called by the transport
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Send the settings, and count the connection in."""
-        self.transport = cast(asyncio.Transport, transport)  # uvloop's has another base class
-        self.peer = host_and_port(transport.get_extra_info("peername"))
-        self.transport.set_write_buffer_limits(high=WRITE_BYTES_HIGH)
-        if UNSENT_LIMIT is not None:
-            transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, UNSENT_LIMIT, WRITE_BYTES_HIGH)
-        self.server.connections[self] = None
-        self.set_lane()
+        super().connection_made(transport)
         self.transport.write(self.conn.take())
 
     def data_received(self, data: bytes) -> None:
@@ -135,11 +103,6 @@ class NativeConnection(asyncio.Protocol):
         self.flush()
         if read_end is not None:
             read_end.end(self.calls)
-
-    def eof_received(self) -> None:
-        """Handle what came before the peer's end; the transport closes then."""
-        if self.server.gathered is not None and (data := self.server.gathered.withdraw(self)):
-            self.receive(data)
 
     def receive(self, data: bytes, path: str = "", taken: TakenRead | None = None) -> None:
         """Handle the calls of a read that has waited, and write their responses at once.
@@ -222,11 +185,6 @@ class NativeConnection(asyncio.Protocol):
             self.abandon_call(stream)
         self.conn.drop_streams()
 
-    def pause_writing(self) -> None:
-        """Stop reading from a peer that does not read."""
-        self.paused = True
-        self.transport.pause_reading()
-
     def resume_writing(self) -> None:
         """Read on, and let streams send what was queued."""
         self.paused = False
@@ -308,20 +266,9 @@ class NativeConnection(asyncio.Protocol):
 
     # Writing
 
-    @property
-    def unread(self) -> int:
-        """Bytes of responses that this peer has not taken: in outboxes, streams and the transport."""
-        return self.budget.unread(self.waiting_bytes())
-
     def waiting_bytes(self) -> int:
         """Return the bytes of responses that wait in streams for windows, and in the transport."""
         return self.conn.waiting_bytes + self.transport.get_write_buffer_size()
-
-    def schedule_flush(self) -> None:
-        """Write responses soon: at the end of this read, or on the loop's next iteration."""
-        if not self.receiving and not self.flush_scheduled:
-            self.flush_scheduled = True
-            self.server.schedule_flush(self)
 
     def flush(self) -> None:
         """Write all frames that are ready; close the connection after an error."""

@@ -24,16 +24,15 @@ their own. Of all connections `WAITING_BYTES_MAX`; what comes beyond is handled 
 
 from collections.abc import Sequence
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from whimbrel.rpc.server.lane_calls import LaneCalls, LaneFault, LanePass
+from whimbrel.rpc.server.connection import NativeConnection
+from whimbrel.rpc.server.lane_calls import LaneCalls
+from whimbrel.rpc.server.lanes import LaneFault, LanePass, TakenFrames
 from whimbrel.rpc.server.read_end import ReadEnd
-from whimbrel.rpc.server.remoting_lane import LaneRequests, TakenFrames
-
-if TYPE_CHECKING:
-    from whimbrel.rpc.server.connection import NativeConnection
-    from whimbrel.rpc.server.native import AnyConnection
-    from whimbrel.rpc.server.remoting import RemotingConnection
+from whimbrel.rpc.server.remoting import RemotingConnection
+from whimbrel.rpc.server.remoting_lane import LaneRequests
+from whimbrel.rpc.server.shared import AnyConnection
 
 __all__ = ["PASS_READS_MAX", "READ_BYTES_MAX", "GatheredReads"]
 
@@ -56,7 +55,7 @@ class GatheredReads:
         self.waiting_bytes = 0
         read_end.before = self.run
 
-    def add(self, connection: "AnyConnection", data: bytes, *, partial: bool) -> bool:
+    def add(self, connection: AnyConnection, data: bytes, *, partial: bool) -> bool:
         """Take a read; return False where it is to be handled at once, behind what `withdraw` gives.
 
         `partial`: something is not whole on that connection.
@@ -72,7 +71,7 @@ class GatheredReads:
         self.waiting_bytes += len(data)
         return True
 
-    def withdraw(self, connection: "AnyConnection") -> bytes:
+    def withdraw(self, connection: AnyConnection) -> bytes:
         """Return a connection's read, which does not wait any more; empty without one."""
         data = self.waiting.pop(connection, b"")
         self.waiting_bytes -= len(data)
@@ -85,7 +84,7 @@ class GatheredReads:
             calls: dict[NativeConnection, bytes] = {}
             requests: dict[RemotingConnection, bytes] = {}
             for connection in some:
-                of_kind: dict[Any, bytes] = requests if isinstance(connection.lane, LaneRequests) else calls
+                of_kind: dict[Any, bytes] = requests if isinstance(connection, RemotingConnection) else calls
                 of_kind[connection] = self.withdraw(connection)
             if calls:
                 receive_together(calls)
@@ -93,7 +92,7 @@ class GatheredReads:
                 receive_requests_together(requests)
 
 
-def receive_together(reads: "dict[NativeConnection, bytes]") -> None:
+def receive_together(reads: dict[NativeConnection, bytes]) -> None:
     """Handle the reads of several HTTP/2 connections, what is plain in one pass."""
     taken: list[tuple[LaneCalls, bytes]] = []
     for connection, data in reads.items():
@@ -111,7 +110,7 @@ def receive_together(reads: "dict[NativeConnection, bytes]") -> None:
         connection.receive(data)
 
 
-def receive_requests_together(reads: "dict[RemotingConnection, bytes]") -> None:
+def receive_requests_together(reads: dict[RemotingConnection, bytes]) -> None:
     """Handle the reads of several connections of the remoting protocol, what is plain in one pass."""
     taken: list[tuple[LaneRequests, bytes]] = []
     for connection, data in reads.items():

@@ -18,17 +18,19 @@ the generator down, and nothing piles up. It is closed when the peer leaves.
 
 Bidirectional streams (Telemetry, Session) get a `StreamHandler`: callbacks in, a bounded outbox out.
 
+What is served by the remoting protocol is a `RemotingService`; what its handlers get and return is in
+`rpc/remoting/handlers.py`.
+
 Times are seconds of `time.monotonic()`.
 """
 
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
+from whimbrel.rpc.remoting.handlers import Handle, Peer
+from whimbrel.rpc.server.lanes import CallLane, RemotingLane
 from whimbrel.rpc.server.request_limits import UNBOUNDED, RequestLimit, limit_of
-
-if TYPE_CHECKING:
-    from whimbrel.rpc.server.lane_calls import CallLane
 
 __all__ = [
     "BidiMethod",
@@ -38,6 +40,7 @@ __all__ = [
     "Method",
     "Outbox",
     "PulledStreamMethod",
+    "RemotingService",
     "ServerStreamMethod",
     "Service",
     "StreamHandler",
@@ -130,7 +133,7 @@ class UnaryMethod:
     fail: Callable[[Call, Exception], Any] | None = None  # error -> response; None: a gRPC status
     limit: RequestLimit = UNBOUNDED  # of all kinds: set by `methods_by_path`
     admit: Callable[[Call], None] | None = None  # called before the handler: notes the caller, or raises
-    lane: "CallLane | None" = None  # takes the plain ones of its calls
+    lane: CallLane | None = None  # takes the plain ones of its calls
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,6 +181,25 @@ class Service:
 
     name: str
     methods: tuple[Method, ...]
+
+
+def nobody(peer: Peer) -> None:
+    """Do nothing about a connection that has ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class RemotingService:
+    """What is served by the remoting protocol.
+
+    Attributes:
+        handles: by the code of the request.
+        closed: called when a connection has ended, after its last request.
+        lane: takes plain requests before them; None where nothing does.
+    """
+
+    handles: Mapping[int, Handle]
+    closed: Callable[[Peer], None] = nobody
+    lane: RemotingLane | None = None
 
 
 def methods_by_path(services: Iterable[Service]) -> dict[str, Method]:

@@ -34,136 +34,28 @@ KiB) and for `HELD_S`, before Python takes it.
 
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
+from typing import TYPE_CHECKING
 
-from whimbrel.deferred import Deferred
 from whimbrel.rpc.http2.grpc_format import CallMetadata
 from whimbrel.rpc.http2.hpack import HeaderDecoder
-from whimbrel.rpc.http2.lane_decoder import LaneHeaderDecoder
 from whimbrel.rpc.http2.sending import GONE_KEPT
 from whimbrel.rpc.http2.stream import Stream
 from whimbrel.rpc.server.calls import UnaryServerCall
 from whimbrel.rpc.server.handlers import Call, Encoded, UnaryMethod
+from whimbrel.rpc.server.lanes import AnsweredCall, Approved, CallLane, LaneAnswers, TakenRead
 from whimbrel.rpc.server.limits import HeaderGuard
 from whimbrel.rpc.server.responses import OK
 
 if TYPE_CHECKING:
     from whimbrel.rpc.server.connection import NativeConnection
 
-__all__ = [
-    "IDLE_READS_EACH",
-    "IDLE_READS_MAX",
-    "CallLane",
-    "LaneAnswers",
-    "LaneCalls",
-    "LaneFault",
-    "LanePass",
-    "TakenRead",
-]
+__all__ = ["IDLE_READS_EACH", "IDLE_READS_MAX", "LaneCalls"]
 
 HELD_S = 1.0  # that the begin of a call waits in the buffer; a check of the server comes every 5 s
 # Asking the lane about a read costs a tenth of a pull: after so many reads in a row without a call for it, it
 # is asked about one read in so many.
 IDLE_READS_MAX = 32
 IDLE_READS_EACH = 8
-
-# Stream, message, what it waits for (the end of its records in the log, or a number), what the peer has added
-# to its window, timeout in seconds.
-AnsweredCall: TypeAlias = tuple[int, bytes, int, int, float | None]
-
-# What a guard looks at, and for each of `CallLane.paths` the values with which it has let in a call.
-Approved: TypeAlias = tuple[list[bytes], list[list[bytes | None] | None]]
-
-# What a pass has done with the bytes of a read:
-#     taken          so many bytes
-#     partial        what is left is the begin of a call; else it is Python's, up to `stop`
-#     stop           how many bytes of what is left are needed to go on; or where Python's part ends in the
-#                    bytes. It ends where it begins if what is left is for another pass.
-#     older          Python's part may be about streams that were opened before
-#     last_id, send_window    of the connection, from now on
-#     received       bytes of data
-#     stranger       another client that calls, as bytes
-#     answers        None, None, those that wait until `LaneCalls.answered`; or frames to be sent, the numbers
-#                    of their streams, calls whose answers Python has to send; or three times None
-TakenRead: TypeAlias = tuple[
-    int, bool, int, bool, int, int, int, bytes | None,
-    tuple[None, None, "LaneAnswers | None"] | tuple[bytes, list[int], list[AnsweredCall]],
-]  # fmt: skip
-
-
-class LaneFault(RuntimeError):
-    """The lane has panicked in a pass: nothing was taken.
-
-    Attributes:
-        read: the number of the read that it was at; its connection can't go on.
-    """
-
-    def __init__(self, read: int, why: str) -> None:
-        super().__init__(f"the compiled lane is off, because {why}")
-        self.read = read
-
-
-class LaneAnswers(Protocol):
-    """Answers to calls of one connection that wait (`whimbrel_lane.Answers`)."""
-
-    frames: bytes
-    ids: list[int]
-    data_bytes: int  # as windows count them
-    largest: int
-    shortest_timeout: float | None
-
-    def __len__(self) -> int: ...
-    def calls(self) -> Sequence[AnsweredCall]:
-        """Return each call with the message of its answer."""
-
-
-class LanePass(NamedTuple):
-    """What a pass has done.
-
-    Attributes:
-        path: of the calls that it has taken.
-        reads: what has become of each read.
-    """
-
-    path: str
-    reads: list[TakenRead]
-
-
-class CallLane(Protocol):
-    """What takes plain calls; `broker/lane/calls.py` is the one there is.
-
-    Attributes:
-        active: it takes calls.
-        paths: of the methods of which it does.
-    """
-
-    paths: tuple[str, ...]
-
-    @property
-    def active(self) -> bool: ...
-
-    def header_decoder(self, before: HeaderDecoder) -> LaneHeaderDecoder:
-        """Return a decoder for a connection that goes on where the one before is."""
-
-    def take(self, reads: Sequence[tuple["LaneCalls", bytes]]) -> LanePass | None:
-        """Do the plain calls at the begin of each read; None, and nothing done, where there can be none now.
-
-        Args:
-            reads: of different connections.
-
-        Raises:
-            LaneFault: the lane has panicked.
-        """
-
-    def park(self, calls: "LaneCalls", path: str, answers: LaneAnswers) -> None:
-        """Keep answers to calls of a method until what they have done is safe."""
-
-    def take_back(self, calls: "LaneCalls") -> list[tuple[str, float, LaneAnswers]]:
-        """Return the parked answers of a connection, with their path and the loop's time when they were
-        parked."""
-
-    def wait(self, path: str, message: bytes, end: int, parked_at: float) -> Deferred[Any]:
-        """Have Python wait for the answer to a call that was parked here."""
 
 
 class LaneCalls:

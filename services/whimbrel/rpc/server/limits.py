@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from whimbrel.errors import WhimbrelError
 from whimbrel.model.limits import RPC_MESSAGE_BYTES_MAX
-from whimbrel.rpc.server.handlers import Call, Service
+from whimbrel.rpc.server.handlers import Call, RemotingService, Service
 
 if TYPE_CHECKING:
-    from whimbrel.rpc.remoting.handlers import RemotingService
     from whimbrel.rpc.server.admission import Admission
     from whimbrel.rpc.server.budget import ProcessBudget
 
@@ -24,6 +23,7 @@ __all__ = [
     "Guard",
     "HeaderGuard",
     "OnCallEnd",
+    "OnRequestEnd",
     "OpenStreams",
     "RunningServer",
     "ServerLoad",
@@ -57,6 +57,10 @@ logger = logging.getLogger(__name__)
 # deferred, and the seconds it took. How it ended is the code of a `Status` in the body, or the name of a gRPC
 # status.
 OnCallEnd = Callable[[str, int | str, bool, float], None]
+
+# Called at the end of requests of the remoting protocol with their code, that of the responses, whether they
+# were deferred, the seconds that they took, and how many they were.
+OnRequestEnd = Callable[[int, int, bool, float, int], None]
 
 # Called before each call's handler, streams included. The error that it raises (Forbidden, say) becomes the
 # response, as if the handler had raised it. It must not block.
@@ -125,7 +129,7 @@ class RunningServer(Protocol):
     def address(self) -> str:
         """Return `host:port` as it was bound."""
 
-    def replace(self, services: Sequence[Service], remoting: "RemotingService | None" = None) -> None:
+    def replace(self, services: Sequence[Service], remoting: RemotingService | None = None) -> None:
         """Serve these services of the same names from the next call on; calls that have begun go on.
 
         Args:

@@ -27,28 +27,26 @@ A call with one request ends when that is not whole within `REQUEST_S`; streams 
 A single timer checks all connections. Before a connection gets here, it was let in (`admission.py`), and its
 first byte has told whether it is under TLS (`protocol_detection.py`).
 
+What connections need of their server is in `shared.py`; here it listens, makes connections and stops.
+
 All objects of a call go with their last reference, so Python's cycle collector has nothing to do for calls.
 """
 
 import asyncio
 from collections.abc import Iterable, Sequence
-from typing import TypeAlias
 
 from whimbrel.errors import Refused
 from whimbrel.machine import open_files_limit
 from whimbrel.rpc.http2.stream import Limits
-from whimbrel.rpc.remoting.handlers import RemotingService
 from whimbrel.rpc.server.admission import Admission, Place, connections_max
-from whimbrel.rpc.server.budget import ProcessBudget
-from whimbrel.rpc.server.calls import NativeOutbox
 from whimbrel.rpc.server.certificates import TlsSettings
 from whimbrel.rpc.server.connection import NativeConnection
 from whimbrel.rpc.server.gathered_reads import GatheredReads
-from whimbrel.rpc.server.handlers import Service, UnaryMethod, methods_by_path
+from whimbrel.rpc.server.handlers import RemotingService, Service
 from whimbrel.rpc.server.health import Health
-from whimbrel.rpc.server.lane_calls import CallLane
-from whimbrel.rpc.server.limits import STOP_GRACE_S, Guard, OnCallEnd, ServerLoad
+from whimbrel.rpc.server.limits import STOP_GRACE_S, Guard, OnCallEnd, OnRequestEnd, ServerLoad
 from whimbrel.rpc.server.protocol_detection import (
+    HTTP2_FIRST_BYTE,
     ContextProvider,
     ProtocolDetector,
     RejectionLog,
@@ -56,51 +54,23 @@ from whimbrel.rpc.server.protocol_detection import (
 )
 from whimbrel.rpc.server.read_end import ReadEnd
 from whimbrel.rpc.server.reflection import with_standard_services
-from whimbrel.rpc.server.remoting import OnRequestEnd, RemotingConnection
+from whimbrel.rpc.server.remoting import RemotingConnection
+from whimbrel.rpc.server.shared import AnyConnection, Shared
 
 __all__ = ["NativeServer"]
 
 SWEEP_S = 5.0
+REMOTING_FIRST_BYTE = 0  # of a frame's length: frames have less than 16 MiB
 BACKLOG = 1024  # connections that wait to be accepted; one that finds no place tries again after a second
 
-AnyConnection: TypeAlias = NativeConnection | RemotingConnection
 
-
-class NativeStreams:
-    """The open streams of a server by method, and the outboxes that its stop closes."""
-
-    def __init__(self) -> None:
-        self.outboxes: set[NativeOutbox] = set()
-        self.open_by_method: dict[str, int] = {}
-        self.ending: Exception | None = None
-
-    def count_opened(self, method: str) -> None:
-        """Count a stream in."""
-        self.open_by_method[method] = self.open_by_method.get(method, 0) + 1
-
-    def close(self, error: Exception) -> None:
-        """End all streams."""
-        self.ending = error
-        for outbox in tuple(self.outboxes):
-            outbox.close(error)
-
-
-class NativeServer:
+class NativeServer(Shared):
     """A server that takes calls; `serving.serve` starts one.
 
     Attributes:
-        methods: by path.
-        call_lane: the compiled lane's, where it takes plain calls of some methods; None without one.
-        remoting: what is served by the remoting protocol; None where that is not spoken.
-        on_request_end: called at the end of each of its requests.
         handshaking: connections before protocol detection or TLS are done.
-        connections: that speak HTTP/2, or the remoting protocol.
         admission: which connections are let in.
-        budget: what all of them hold in memory.
-        read_end: is told of each read.
-        gathered: small reads for the lane; None where nothing is put off to the end of a read.
-        tasks: of pulled streams.
-        unflushed: connections with responses to write on the loop's next iteration.
+        refusals: logs those that are not.
         port: where it listens, also when 0 was asked for.
         extra_ports: where it listens as well; likewise.
     """
@@ -118,26 +88,24 @@ class NativeServer:
         on_request_end: OnRequestEnd | None = None,
     ) -> None:
         services = list(services)
-        self.remoting, self.on_request_end = remoting, on_request_end
-        self.loop = asyncio.get_running_loop()
         self.health = Health(service.name for service in services)
-        self.serve_methods(services)
-        self.on_call_end, self.guard, self.limits = on_call_end, guard, limits or Limits()
-        self.read_end = read_end
+        super().__init__(
+            with_standard_services(services, self.health),
+            on_call_end=on_call_end,
+            guard=guard,
+            limits=limits,
+            read_end=read_end,
+            remoting=remoting,
+            on_request_end=on_request_end,
+        )
         self.gathered = None if read_end is None else GatheredReads(read_end)
-        self.streams = NativeStreams()
         self.handshaking: set[ProtocolDetector | TlsProtocol] = set()
-        self.rejections, self.refusals = RejectionLog(), RejectionLog()
+        self.refusals = RejectionLog()
         self.admission = admission or Admission(connections_max(open_files_limit()))
-        self.budget: ProcessBudget[AnyConnection] = ProcessBudget()
         self.context_provider: ContextProvider = None  # type: ignore[assignment]  # set by `start`
-        self.connections: dict[AnyConnection, None] = {}  # in the order of their begin
-        self.tasks: set[asyncio.Task[None]] = set()
-        self.unflushed: list[AnyConnection] = []
         self.host, self.port = "", 0
         self.extra_ports: tuple[int, ...] = ()
         self.listeners: list[asyncio.Server] = []
-        self.idle: asyncio.Future[None] | None = None
         self.sweeper: asyncio.TimerHandle | None = None
 
     @property
@@ -155,25 +123,21 @@ class NativeServer:
         self.remoting = remoting
         if self.gathered is not None:
             self.gathered.run()
-        self.serve_methods(services)
+        self.serve_methods(with_standard_services(services, self.health))
         for connection in self.connections:
             connection.set_lane()
-
-    def serve_methods(self, services: Sequence[Service]) -> None:
-        """Take the methods of services."""
-        self.methods = methods_by_path(with_standard_services(services, self.health))
-        self.call_lane: CallLane | None = None
-        for method in self.methods.values():
-            if type(method) is UnaryMethod and method.lane is not None:
-                self.call_lane = method.lane
 
     def new_connection(self, connected_at: float, place: Place) -> NativeConnection:
         """Return an HTTP/2 connection for a peer that was accepted at that moment."""
         return NativeConnection(self, connected_at, place)
 
-    def new_remoting_connection(self, connected_at: float, place: Place) -> RemotingConnection:
-        """Return a connection for a peer that speaks the remoting protocol."""
-        return RemotingConnection(self, connected_at, place)
+    def plain_connection(self, connected_at: float, place: Place, data: bytes) -> AnyConnection | None:
+        """Return the connection for a peer that begins with these bytes; None: they are of no protocol."""
+        if data[0] == HTTP2_FIRST_BYTE:
+            return self.new_connection(connected_at, place)
+        if data[0] == REMOTING_FIRST_BYTE and self.remoting is not None:
+            return RemotingConnection(self, connected_at, place)
+        return None
 
     async def start(self, host: str, port: int, tls: TlsSettings, extra_ports: Sequence[int] = ()) -> None:
         """Listen.
@@ -216,27 +180,6 @@ class NativeServer:
         for each in (*self.connections, *self.handshaking):
             each.check_timeouts(now)
         self.sweeper = self.loop.call_later(SWEEP_S, self.sweep)
-
-    def schedule_flush(self, connection: AnyConnection) -> None:
-        """Flush a connection on the loop's next iteration, together with others."""
-        if not self.unflushed:
-            self.loop.call_soon(self.flush)
-        self.unflushed.append(connection)
-
-    def flush(self) -> None:
-        """Write the responses of all connections that have some."""
-        unflushed, self.unflushed = self.unflushed, []
-        for connection in unflushed:
-            connection.flush()
-
-    def notify_if_idle(self) -> None:
-        """Complete `idle` once the last call has ended, for `stop`."""
-        if (
-            self.idle is not None
-            and not self.idle.done()
-            and not any(connection.open_calls for connection in self.connections)
-        ):
-            self.idle.set_result(None)
 
     async def stop(self, grace: float = STOP_GRACE_S) -> None:
         """Take no new calls, end the streams, and give calls in flight `grace` seconds."""

@@ -23,22 +23,27 @@ import datetime
 import logging
 import ssl
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, Protocol, cast
 
 from whimbrel.rpc.http2.connection import Connection
 from whimbrel.rpc.http2.errors import Code, ProtocolError
-from whimbrel.rpc.server.admission import Place
+from whimbrel.rpc.server.admission import Admission, Place
 from whimbrel.rpc.server.certificates import CertificateError, TlsSettings, configured, self_signed
 from whimbrel.rpc.server.tls import HANDSHAKE_RECORD, PROTOCOL, TlsSession
 
-if TYPE_CHECKING:
-    from whimbrel.rpc.server.native import AnyConnection, NativeServer
-
-__all__ = ["HANDSHAKE_S", "ContextProvider", "ProtocolDetector", "RejectionLog", "host_and_port"]
+__all__ = [
+    "HANDSHAKE_S",
+    "HTTP2_FIRST_BYTE",
+    "ContextProvider",
+    "Entrance",
+    "ProtocolDetector",
+    "RejectionLog",
+    "TlsProtocol",
+    "host_and_port",
+]
 
 HANDSHAKE_S = 20.0
 HTTP2_FIRST_BYTE = b"P"[0]
-REMOTING_FIRST_BYTE = 0  # of a frame's length: frames have less than 16 MiB
 # A ClientHello comes in a few pieces. What comes in more is read in larger ones.
 HELLO_PIECES_AT_ONCE, HELLO_PAUSE_S = 8, 0.02
 SHOWN_BYTES = 24  # of the first bytes, in the log
@@ -128,10 +133,33 @@ class ContextProvider:
             ready()
 
 
+class Entrance(Protocol):
+    """What a server has for those of whom it is not known yet what they speak.
+
+    Attributes:
+        admission: which of them are let in. refusals: logs those that are not.
+        handshaking: those that are here.
+        rejections: logs those that speak no protocol of ours.
+    """
+
+    loop: asyncio.AbstractEventLoop
+    admission: Admission
+    handshaking: "set[ProtocolDetector | TlsProtocol]"
+    context_provider: ContextProvider
+    rejections: RejectionLog
+    refusals: RejectionLog
+
+    def new_connection(self, connected_at: float, place: Place) -> asyncio.Protocol:
+        """Return an HTTP/2 connection for a peer that was accepted at that moment."""
+
+    def plain_connection(self, connected_at: float, place: Place, data: bytes) -> asyncio.Protocol | None:
+        """Return the connection for a peer that begins with these bytes; None: they are of no protocol."""
+
+
 class ProtocolDetector(asyncio.Protocol):
     """A connection whose first byte has not come yet."""
 
-    def __init__(self, server: "NativeServer") -> None:
+    def __init__(self, server: Entrance) -> None:
         self.server = server
         self.connected_at = server.loop.time()
         self.transport: asyncio.Transport = None  # type: ignore[assignment]
@@ -163,7 +191,7 @@ class ProtocolDetector(asyncio.Protocol):
         self.server.handshaking.discard(self)
         if self.place.refused:
             self.refuse(data)
-        elif (connection := plain_connection(self.server, self.connected_at, self.place, data)) is not None:
+        elif (connection := self.server.plain_connection(self.connected_at, self.place, data)) is not None:
             self.transport.set_protocol(connection)
             connection.connection_made(self.transport)
             connection.data_received(data)
@@ -187,17 +215,6 @@ class ProtocolDetector(asyncio.Protocol):
             self.transport.abort()
 
 
-def plain_connection(
-    server: "NativeServer", connected_at: float, place: Place, data: bytes
-) -> "AnyConnection | None":
-    """Return the connection for a peer that begins with these bytes; None: it speaks no protocol of ours."""
-    if data[0] == HTTP2_FIRST_BYTE:
-        return server.new_connection(connected_at, place)
-    if data[0] == REMOTING_FIRST_BYTE and server.remoting is not None:
-        return server.new_remoting_connection(connected_at, place)
-    return None
-
-
 class TlsProtocol(asyncio.Protocol):
     """A connection under TLS: decrypts for the connection that takes what it says.
 
@@ -208,11 +225,11 @@ class TlsProtocol(asyncio.Protocol):
         pieces: in which the ClientHello has come so far.
     """
 
-    def __init__(self, server: "NativeServer", connected_at: float, place: Place) -> None:
+    def __init__(self, server: Entrance, connected_at: float, place: Place) -> None:
         self.server, self.connected_at, self.place = server, connected_at, place
         self.transport: asyncio.Transport = None  # type: ignore[assignment]
         self.session: TlsSession | None = None
-        self.connection: AnyConnection | None = None
+        self.connection: asyncio.Protocol | None = None
         self.pending = b""
         self.pieces = 0
 
@@ -270,7 +287,7 @@ class TlsProtocol(asyncio.Protocol):
         if session.protocol == PROTOCOL:
             self.connection = self.server.new_connection(self.connected_at, self.place)
         elif plain:
-            self.connection = plain_connection(self.server, self.connected_at, self.place, plain)
+            self.connection = self.server.plain_connection(self.connected_at, self.place, plain)
             if self.connection is None:
                 peer = host_and_port(self.transport.get_extra_info("peername"))
                 self.server.rejections.report(peer, describe_bytes(plain), self.server.loop.time())

@@ -6,7 +6,7 @@
 
 Where the compiled lane is active it does plain sends, and what it leaves goes this way (`remoting_lane.py`).
 
-It is the sibling of `connection.py`, and its server treats both alike (`native.py`): one budget of memory,
+It is the sibling of `connection.py`, and its server treats both alike (`shared.py`): one budget of memory,
 one count of connections, one timer. All replies to the requests of a read leave in one write; several buffers
 go to the transport as they are, so that records which were read from the log are not copied once more.
 
@@ -22,11 +22,10 @@ answered as far as that can be done at once. Other connections notice nothing.
 
 import asyncio
 import logging
-import socket
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 from whimbrel.deferred import Deferred
 from whimbrel.errors import ConnectionClosed, RequestTimeout, Throttled, WhimbrelError
@@ -36,16 +35,13 @@ from whimbrel.rpc.remoting.errors import RemotingError
 from whimbrel.rpc.remoting.frames import FrameReader, decode_frame, encode_frame, head_of
 from whimbrel.rpc.remoting.handlers import Reply, reply_to_error
 from whimbrel.rpc.server.admission import Place
-from whimbrel.rpc.server.budget import ConnectionBudget
-from whimbrel.rpc.server.connection import COUNT_BYTES, UNSENT_LIMIT, WRITE_BYTES_HIGH
 from whimbrel.rpc.server.lane_calls import IDLE_READS_MAX
+from whimbrel.rpc.server.lanes import TakenFrames
 from whimbrel.rpc.server.protocol_detection import HANDSHAKE_S, host_and_port
-from whimbrel.rpc.server.remoting_lane import LaneRequests, TakenFrames
+from whimbrel.rpc.server.remoting_lane import LaneRequests
+from whimbrel.rpc.server.shared import COUNT_BYTES, AnyConnection, Shared
 
-if TYPE_CHECKING:
-    from whimbrel.rpc.server.native import NativeServer
-
-__all__ = ["ASKED_MAX", "IDLE_S", "OnRequestEnd", "RemotingConnection"]
+__all__ = ["ASKED_MAX", "IDLE_S", "RemotingConnection"]
 
 IDLE_S = 120.0  # RocketMQ's serverChannelMaxIdleTimeSeconds
 UNREAD_BYTES_MAX = 8 << 20  # of replies, before large ones wait: some thirty pulls' worth
@@ -54,52 +50,36 @@ REQUEST_BYTES = 512  # of a request that waits for its reply, about
 
 UNKNOWN = -1  # what `OnRequestEnd` gets for a code that is not served
 
-# Called at the end of requests with their code, that of the responses, whether they were deferred, the
-# seconds that they took, and how many they were.
-OnRequestEnd = Callable[[int, int, bool, float, int], None]
-
 logger = logging.getLogger(__name__)
 
 
-class RemotingConnection(asyncio.Protocol):
+class RemotingConnection(AnyConnection):
     """One connection of a peer; a `handlers.Peer`.
 
     Attributes:
         active_at: when bytes came or went last, by the loop's clock.
-        paused: the transport holds as much as it should; nothing is read from the peer meanwhile.
         waiting: replies that are to come.
         asked: requests of ours by their numbers, with the timers of those who wait.
-        calls: that the current read has brought.
         lane: the compiled lane's part; None without one.
     """
 
-    def __init__(self, server: "NativeServer", connected_at: float, place: Place | None = None) -> None:
-        self.server, self.place = server, place
-        self.transport: asyncio.Transport = None  # type: ignore[assignment]
-        self.peer = self.local = ""
+    def __init__(self, server: Shared, connected_at: float, place: Place | None = None) -> None:
+        super().__init__(server, connected_at, place)
+        self.local, self.active_at = "", connected_at
         self.reader = FrameReader()
-        self.connected_at = self.active_at = connected_at
         self.out: list[bytes | memoryview] = []
         self.waiting: dict[Deferred[Reply], None] = {}
         self.asked: dict[int, tuple[Deferred[Command], asyncio.TimerHandle]] = {}
         self.last_asked = 0
-        self.paused = self.receiving = self.flush_scheduled = self.spoken = self.ended = False
-        self.budget = ConnectionBudget()
-        self.uncounted = self.calls = 0
+        self.spoken = self.ended = False
         self.lane: LaneRequests | None = None
 
     # Called by the transport
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Count the connection in; the peer speaks first."""
-        self.transport = cast(asyncio.Transport, transport)  # uvloop's has another base class
-        self.peer = host_and_port(transport.get_extra_info("peername"))
         self.local = host_and_port(transport.get_extra_info("sockname"))
-        self.transport.set_write_buffer_limits(high=WRITE_BYTES_HIGH)
-        if UNSENT_LIMIT is not None:
-            transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, UNSENT_LIMIT, WRITE_BYTES_HIGH)
-        self.server.connections[self] = None
-        self.set_lane()
+        super().connection_made(transport)
 
     def data_received(self, data: bytes) -> None:
         """Handle the requests of a read, and write their replies at once."""
@@ -129,11 +109,6 @@ class RemotingConnection(asyncio.Protocol):
         self.flush()
         if read_end is not None:
             read_end.end(self.calls)
-
-    def eof_received(self) -> None:
-        """Handle what came before the peer's end; the transport closes then."""
-        if self.server.gathered is not None and (data := self.server.gathered.withdraw(self)):
-            self.receive(data)
 
     def receive(self, data: bytes, taken: TakenFrames | None = None) -> None:
         """Handle what a read that has waited brought; `taken`: what a pass of the lane has taken of it."""
@@ -198,11 +173,6 @@ class RemotingConnection(asyncio.Protocol):
         if self.server.remoting is not None:
             self.server.remoting.closed(self)
         self.server.notify_if_idle()
-
-    def pause_writing(self) -> None:
-        """Stop reading from a peer that does not read."""
-        self.paused = True
-        self.transport.pause_reading()
 
     def resume_writing(self) -> None:
         """Read on."""
@@ -337,12 +307,6 @@ class RemotingConnection(asyncio.Protocol):
 
     # Writing
 
-    def schedule_flush(self) -> None:
-        """Write soon: at the end of this read, or on the loop's next iteration."""
-        if not self.receiving and not self.flush_scheduled:
-            self.flush_scheduled = True
-            self.server.schedule_flush(self)
-
     def flush(self) -> None:
         """Write all that is ready."""
         self.flush_scheduled = False
@@ -370,11 +334,6 @@ class RemotingConnection(asyncio.Protocol):
         self.schedule_flush()
 
     # What it holds
-
-    @property
-    def unread(self) -> int:
-        """Bytes of responses that this peer has not taken."""
-        return self.budget.unread(self.transport.get_write_buffer_size())
 
     def held_bytes(self) -> int:
         """Return about how many bytes this connection holds in memory for its peer."""

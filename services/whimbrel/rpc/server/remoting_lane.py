@@ -15,68 +15,16 @@ few of those that follow, as for calls.
 """
 
 import time
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from typing import TYPE_CHECKING
 
-from whimbrel.deferred import Deferred
 from whimbrel.rpc.remoting.command import INT_MAX, ONEWAY, Command
-from whimbrel.rpc.server.lane_calls import IDLE_READS_EACH, IDLE_READS_MAX, LaneAnswers
+from whimbrel.rpc.server.lane_calls import IDLE_READS_EACH, IDLE_READS_MAX
+from whimbrel.rpc.server.lanes import RemotingAnswers, RemotingLane, TakenFrames
 
 if TYPE_CHECKING:
-    from whimbrel.rpc.remoting.handlers import Reply
     from whimbrel.rpc.server.remoting import RemotingConnection
 
-__all__ = ["LaneRequests", "RemotingAnswers", "RemotingLane", "TakenFrames"]
-
-
-class RemotingAnswers(LaneAnswers, Protocol):
-    """Answers to requests of one connection that wait (`whimbrel_lane.Answers`).
-
-    Attributes:
-        codes: of the requests, and how many have each.
-    """
-
-    codes: list[tuple[int, int]]
-
-
-# What a pass has done with the bytes of a read:
-#     taken     so many bytes
-#     partial   what is left is the begin of a frame; else it is Python's, up to `stop`
-#     stop      how many bytes of what is left are needed to go on; or where Python's part ends in the bytes.
-#               It ends where it begins if what is left is for another pass.
-#     codes     of the requests, and how many have each
-#     answers   frames to be sent; those that wait until `LaneRequests.answered`; or None without any
-TakenFrames: TypeAlias = tuple[int, bool, int, list[tuple[int, int]], "bytes | RemotingAnswers | None"]
-
-
-class RemotingLane(Protocol):
-    """What a broker has for its connections (`broker/lane/requests.py`)."""
-
-    @property
-    def active(self) -> bool:
-        """Whether the lane takes requests."""
-
-    def command(self, frame: bytes) -> Command:
-        """Return the command of a whole frame, as `decode_frame` does."""
-
-    def take(self, reads: "Sequence[tuple[LaneRequests, bytes]]") -> list[TakenFrames] | None:
-        """Do the plain sends at the begin of each read; None: nothing was done, all is Python's.
-
-        Raises:
-            LaneFault: it has panicked, and nothing was done.
-        """
-
-    def park(self, requests: "LaneRequests", answers: RemotingAnswers) -> None:
-        """Keep answers until their records are durable."""
-
-    def take_back(self, requests: "LaneRequests") -> list[tuple[str, float, RemotingAnswers]]:
-        """Return the parked answers of a connection, each time with when they were parked."""
-
-    def wait(self, answer: bytes, end: int, parked_at: float) -> "Deferred[Reply]":
-        """Have Python wait for an answer that was parked; `end`: of its records in the log."""
-
-    def count(self, codes: Sequence[tuple[int, int]], seconds: float) -> None:
-        """Count requests whose parked answers have left."""
+__all__ = ["LaneRequests"]
 
 
 class LaneRequests:

@@ -3,14 +3,12 @@
 from collections.abc import Sequence
 
 from whimbrel.rpc.http2.stream import Limits
-from whimbrel.rpc.remoting.handlers import RemotingService
 from whimbrel.rpc.server.admission import Admission
 from whimbrel.rpc.server.certificates import TlsSettings
-from whimbrel.rpc.server.handlers import Service
-from whimbrel.rpc.server.limits import Guard, OnCallEnd
+from whimbrel.rpc.server.handlers import RemotingService, Service
+from whimbrel.rpc.server.limits import Guard, OnCallEnd, OnRequestEnd
 from whimbrel.rpc.server.native import NativeServer
 from whimbrel.rpc.server.read_end import ReadEnd
-from whimbrel.rpc.server.remoting import OnRequestEnd
 
 __all__ = ["serve"]
 

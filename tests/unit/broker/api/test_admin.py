@@ -12,6 +12,7 @@ from support.store.stores import NOW, OPTIONS, make_draft
 from whimbrel.broker.api.admin import AdminService
 from whimbrel.broker.consume.group_consumption import GroupConsumption
 from whimbrel.broker.consume.unread_queues import UnreadQueues
+from whimbrel.broker.engine.tables import TableChanges
 from whimbrel.broker.tables.clients import Clients
 from whimbrel.broker.tables.groups import GroupTable
 from whimbrel.broker.tables.shared_topics import TopicSharing
@@ -39,16 +40,18 @@ class Rig:
         self.groups = GroupTable(root / "config", auto_create=False, clock=lambda: NOW)
         clock = FakeClock()
         self.consumption = GroupConsumption(
-            self.store, FakeJournal(), broker_name="a", broker_id=0, now_ms=lambda: clock.now,
-            schedule=clock.schedule, client_alive=lambda *_: False,
+            self.store, FakeJournal(), clock.waiting(), broker_name="a", broker_id=0,
+            now_ms=lambda: clock.now, schedule=clock.schedule, client_alive=lambda *_: False,
         )  # fmt: skip
         self.consumption.open()
         self.waiting = (0, 0)
         self.sharing = TopicSharing(self.topics, "a", root)
         self.service = AdminService(
-            self.topics, self.groups, self.consumption, cast(Clients, None), self.store,
-            master=master, replication=cast(Any, None), wall_ms=lambda at: NOW,
-            waiting=lambda: self.waiting, sharing=self.sharing,
+            TableChanges(
+                self.topics, self.groups, self.consumption, self.store,
+                master=master, waiting=lambda: self.waiting, sharing=self.sharing,
+            ),
+            cast(Clients, None), replication=cast(Any, None), wall_ms=lambda at: NOW,
         )  # fmt: skip
         self.unread = UnreadQueues(self.topics, self.consumption.positions, self.store)
 

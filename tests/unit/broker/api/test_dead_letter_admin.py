@@ -55,7 +55,7 @@ class Rig:
         """Begin as after a start."""
         clock = FakeClock()
         consumption = GroupConsumption(
-            self.store, self.journal, broker_name="b", broker_id=0, now_ms=lambda: clock.now,
+            self.store, self.journal, clock.waiting(), broker_name="b", broker_id=0, now_ms=lambda: clock.now,
             schedule=clock.schedule, client_alive=lambda *_: False,
         )  # fmt: skip
         consumption.open()

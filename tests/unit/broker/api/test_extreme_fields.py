@@ -13,20 +13,27 @@ from typing import Any
 
 import pytest
 
-from support.broker.consumption import FakeClock, FakeJournal
+from support.broker.consumption import FakeClock, FakeJournal, take_of
 from support.engine.reads import make_reads
 from support.store.stores import NOW, OPTIONS, make_draft, open_master
+from whimbrel.broker.api.positions import PositionService
 from whimbrel.broker.api.pulls import PullService
 from whimbrel.broker.api.receive import ReceiveService
 from whimbrel.broker.api.send import SendService
 from whimbrel.broker.api.session import SessionService
+from whimbrel.broker.api.settle import SettleService
+from whimbrel.broker.consume.client_positions import ClientPositions
 from whimbrel.broker.consume.filters import compile_filter
 from whimbrel.broker.consume.group_consumption import GroupConsumption
 from whimbrel.broker.consume.plan import ReceiveRequest
+from whimbrel.broker.engine.positions import PositionCalls
 from whimbrel.broker.engine.send import Sends
+from whimbrel.broker.engine.settle import Settles
+from whimbrel.broker.engine.take import Takes
 from whimbrel.broker.tables.clients import Clients
 from whimbrel.broker.tables.group_creation import GroupCreation
 from whimbrel.broker.tables.groups import GroupTable
+from whimbrel.broker.tables.remoting_clients import RemotingClients
 from whimbrel.broker.tables.topics import TopicTable
 from whimbrel.deferred import Deferred
 from whimbrel.errors import WhimbrelError
@@ -93,9 +100,11 @@ class Front:
         self.groups = GroupTable(root, auto_create=True, clock=clock)
         self.groups.add(GroupConfig(name="g"))
         self.clients = Clients()
+        waiting = self.clock.waiting()
         self.consumption = GroupConsumption(
             self.store,
             FakeJournal(),
+            waiting,
             broker_name="b",
             broker_id=0,
             now_ms=clock,
@@ -103,16 +112,27 @@ class Front:
             client_alive=lambda group, client: True,
         )
         self.consumption.open()
+        creation = GroupCreation(self.topics, self.groups, master=True, clock=lambda: 0.0)
+        self.takes = Takes(self.topics, creation, self.consumption, waiting, now_ms=clock)
         self.handle = self.receive()
         appender: Any = StoreAppender(self.store)
         host = pack_host("127.0.0.1", 1)
-        creation = GroupCreation(self.topics, self.groups, master=True, clock=lambda: 0.0)
         engine = Sends(self.topics, creation, appender, cluster="C", store_host=host, clock=clock)
         sends = SendService(engine, clock)
-        receives = ReceiveService(self.topics, creation, self.consumption, clock=clock)
-        pulls = PullService(make_reads(self.store, creation), self.store.lane_messages)
+        receives = ReceiveService(self.takes, clock=clock)
+        reads = make_reads(self.store, creation)
+        calls = PositionCalls(
+            creation,
+            RemotingClients(compile_filter),
+            ClientPositions(self.consumption.positions, monotonic=lambda: 0.0),
+            self.store,
+            reads.splitting,
+        )
+        positions = PositionService(calls)
+        settles = SettleService(Settles(self.consumption, self.groups.get))
+        pulls = PullService(reads, self.store.lane_messages)
         sessions = SessionService(
-            self.clients, self.groups, self.consumption.settling.release_client, clock=lambda: NOW / 1000
+            self.clients, self.groups, self.consumption.upkeep.release_client, clock=lambda: NOW / 1000
         )
         topic, group, queue = v2.Resource(name="topic"), v2.Resource(name="g"), v2.MessageQueue(id=0)
         queue.topic.name = "topic"
@@ -126,26 +146,26 @@ class Front:
                 messaging.ReceiveMessageRequest(group=group, message_queue=queue, auto_renew=True),
             ),
             "acknowledge": (
-                receives.acknowledge,
+                settles.acknowledge,
                 messaging.AckMessageRequest(group=group, topic=topic, entries=[acknowledged]),
             ),
             "change": (
-                receives.change_invisible,
+                settles.change_invisible,
                 messaging.ChangeInvisibleDurationRequest(
                     group=group, topic=topic, receipt_handle=self.handle
                 ),
             ),
             "pull": (pulls.pull, messaging.PullMessageRequest(group=group, message_queue=queue)),
             "update offset": (
-                receives.update_offset,
+                positions.update_offset,
                 messaging.UpdateOffsetRequest(group=group, message_queue=queue, offset=1),
             ),
             "get offset": (
-                receives.get_offset,
+                positions.get_offset,
                 messaging.GetOffsetRequest(group=group, message_queue=queue),
             ),
             "query offset": (
-                receives.query_offset,
+                positions.query_offset,
                 messaging.QueryOffsetRequest(message_queue=queue, query_offset_policy=messaging.TIMESTAMP),
             ),
             "heartbeat": (sessions.heartbeat, messaging.HeartbeatRequest(group=group)),
@@ -158,9 +178,8 @@ class Front:
             group="g", topic="topic", queue_ids=range(1), filter=compile_filter("tag", "*"), batch=1,
             invisible_ms=None, client_id="c",
         )  # fmt: skip
-        held = self.consumption.receiving.receive(request, poll_ms=0)
-        assert isinstance(held, list)
-        return held[0].handle
+        held: Any = self.takes.take(take_of(request), lambda take, found: list(found))
+        return str(held[0].handle)
 
     def call(self, name: str, request: Any, headers: dict[str, str] | None = None) -> int:
         """Return the code of the answer; an error of another kind than ours passes through."""

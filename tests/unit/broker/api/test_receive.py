@@ -1,35 +1,32 @@
 """The calls of consumers: held receives, later answers, read splitting, codes that need no store."""
 
 import os
-from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from support.broker.consumption import FakeStore
+from support.broker.consumption import FakeClock, FakeStore
 from support.cluster.broker_api import as_messages
 from support.engine.reads import make_reads
 from whimbrel.broker.api.pulls import PullService
 from whimbrel.broker.api.receive import ReceiveService
-from whimbrel.broker.consume.long_polls import POLLS_MAX
-from whimbrel.broker.consume.plan import Delivered
+from whimbrel.broker.consume.plan import Delivered, ReceiveRequest
 from whimbrel.broker.engine.splitting import ReadSplitting
+from whimbrel.broker.engine.take import Take, Takes
+from whimbrel.broker.engine.waiting import POLLS_MAX
 from whimbrel.broker.tables.group_creation import GroupCreation
 from whimbrel.broker.tables.groups import GroupTable
 from whimbrel.broker.tables.topics import TopicTable
 from whimbrel.deferred import Deferred
 from whimbrel.errors import (
-    BadRequest,
     GroupNotFound,
     IllegalInvisibleTime,
-    InvalidReceiptHandle,
     Throttled,
     TopicNotFound,
 )
 from whimbrel.lane import Lane
-from whimbrel.model.limits import ACK_ENTRIES_MAX
 from whimbrel.model.topic import GroupConfig, MessageType, TopicConfig
 from whimbrel.model.wire import SUGGESTION_TRAILER
 from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as v2
@@ -49,42 +46,29 @@ def stored(body: bytes = b"x", physical_offset: int = 0) -> Any:
 
 
 class FakeConsumption:
-    """Answers with what it is told; while `parks`, it keeps the polls instead."""
+    """Settles with what it is told."""
+
+    lease_store = planner = hand_ons = retry_topics = None
 
     def __init__(self) -> None:
-        self.receiving = self.settling = self.positions = self
-        self.answer: Any = []
-        self.requests: list[Any] = []
-        self.parks = False
-        self.parked: list[tuple[Callable[[Any], Any], Deferred[Any]]] = []
-        self.changes: list[int] = []
-        self.errors: list[InvalidReceiptHandle | None] = []
+        self.positions = self
 
-    def receive(
-        self,
-        request: Any,
-        *,
-        poll_ms: int,
-        reply: Callable[[Any], Any],
-        deferred: Deferred[Any] | None = None,
-    ) -> Any:
-        self.requests.append(request)
-        if not self.parks:
-            return reply(self.answer)
-        deferred = deferred or Deferred()
-        self.parked.append((reply, deferred))
-        return deferred
+    def expect(self, group: str, topic: str) -> None:
+        """Nothing is held."""
 
-    def change_invisible(self, group: str, topic: str, handle: str, ms: int, *, suspend: bool) -> str:
-        self.changes.append(ms)
-        return "new"
 
-    def ack_batch(self, group: str, topic: str, handles: list[str]) -> Any:
-        return self.errors
+class FakeTakes(Takes):
+    """Takes what it is told."""
 
-    def serve(self, delivered: list[Delivered]) -> None:
-        reply, deferred = self.parked.pop(0)
-        deferred.complete(reply(delivered))
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.answer: list[Delivered] = []
+        self.requests: list[ReceiveRequest] = []
+
+    def taken(self, take: Take, now: int) -> tuple[list[Delivered], bool]:
+        assert take.selection is not None
+        self.requests.append(take.selection)
+        return self.answer, False
 
 
 class Rig:
@@ -99,12 +83,16 @@ class Rig:
         self.consumption = FakeConsumption()
         self.written = 0
         creation = GroupCreation(self.topics, self.groups, master=master, clock=lambda: 0.0)
-        self.service = ReceiveService(
+        self.clock = FakeClock()
+        self.waiting = self.clock.waiting()
+        self.takes = FakeTakes(
             self.topics,
             creation,
-            self.consumption,  # type: ignore[arg-type]
-            clock=clock,
+            self.consumption,
+            self.waiting,
+            now_ms=clock,
         )
+        self.service = ReceiveService(self.takes, clock=clock)
         self.store = FakeStore()
         splitting = ReadSplitting(enabled=slave_read, written=lambda: self.written)
         reads = make_reads(self.store, creation, splitting=splitting)
@@ -115,6 +103,7 @@ class Rig:
 
     def receive(self, topic: str = "t", group: str = "g", **fields: Any) -> Any:
         fields.setdefault("auto_renew", True)
+        fields.setdefault("long_polling_timeout", timedelta())
         request = messaging.ReceiveMessageRequest(
             group=v2.Resource(name=group),
             message_queue=v2.MessageQueue(topic=v2.Resource(name=topic)),
@@ -122,6 +111,12 @@ class Rig:
         )
         found = self.service.receive(self.call(), request)
         return found if isinstance(found, Deferred) else as_messages(messaging.ReceiveMessageResponse, found)
+
+    def arrives(self, *messages: Delivered) -> None:
+        """Have something come for those who wait."""
+        self.takes.answer = list(messages)
+        self.waiting.arrived("t", 0)
+        self.clock.advance()
 
 
 @pytest.fixture
@@ -131,7 +126,7 @@ def rig(tmp_path: Path) -> Rig:
 
 def test_all_queues_are_asked_whatever_the_request_names(rig: Rig) -> None:
     rig.receive(batch_size=100)
-    request = rig.consumption.requests[0]
+    request = rig.takes.requests[0]
     assert (request.queue_ids, request.batch, request.invisible_ms, request.client_id) == (
         range(2),
         32,
@@ -141,7 +136,7 @@ def test_all_queues_are_asked_whatever_the_request_names(rig: Rig) -> None:
 
 
 def test_header_gives_the_namespace_that_node_leaves_out(rig: Rig) -> None:
-    rig.consumption.answer = [Delivered(stored(), 1, "h")]
+    rig.takes.answer = [Delivered(stored(), "h", 1)]
     frames = rig.receive()
     assert frames[1].message.topic.resource_namespace == "ns"
 
@@ -159,42 +154,30 @@ def test_unknown_topic_is_waited_for_where_a_send_may_create_it(tmp_path: Path) 
     rig = Rig(tmp_path, auto_create=True)
     frames = rig.receive("later", "new")
     assert frames[0].status.code == v2.MESSAGE_NOT_FOUND
-    assert rig.consumption.requests[0].queue_ids == range(4)
+    assert rig.takes.requests[0].queue_ids == range(4)
     assert rig.groups.get("new") is not None and rig.topics.get("later") is None
 
 
 def test_slave_serves_a_new_group_without_making_it(tmp_path: Path) -> None:
     rig = Rig(tmp_path, auto_create=True, master=False)
     rig.receive("t", "new")
-    assert rig.groups.get("new") is None and len(rig.consumption.requests) == 1
+    assert rig.groups.get("new") is None and len(rig.takes.requests) == 1
 
 
 @pytest.mark.parametrize("invisible_ms", [9_999, 13 * 3600 * 1000])
 def test_invisible_time_of_a_receive_is_bounded(rig: Rig, invisible_ms: int) -> None:
     with pytest.raises(IllegalInvisibleTime):
         rig.receive(invisible_duration=timedelta(milliseconds=invisible_ms), auto_renew=False)
-    assert rig.consumption.requests == []
+    assert rig.takes.requests == []
 
 
-@pytest.mark.parametrize("invisible_ms", [-1, 12 * 3600 * 1000 + 1])
-def test_changed_invisible_time_is_bounded(rig: Rig, invisible_ms: int) -> None:
-    request = messaging.ChangeInvisibleDurationRequest(
-        group=v2.Resource(name="g"), topic=v2.Resource(name="t"), receipt_handle="old",
-        invisible_duration=timedelta(milliseconds=invisible_ms),
-    )  # fmt: skip
-    response = rig.service.change_invisible(rig.call(), request)
-    assert (response.status.code, response.receipt_handle) == (v2.ILLEGAL_INVISIBLE_TIME, "old")
-    assert rig.consumption.changes == []
-    request.invisible_duration.CopyFrom(type(request.invisible_duration)(nanos=1_000_000))
-    assert rig.service.change_invisible(rig.call(), request).receipt_handle == "new"
-    assert rig.consumption.changes == [1]
+POLL: dict[str, Any] = {"long_polling_timeout": timedelta(seconds=15)}
 
 
 def test_waiting_receive_is_answered_in_frames(rig: Rig) -> None:
-    rig.consumption.parks = True
-    waiting = rig.receive()
+    waiting = rig.receive(**POLL)
     assert not waiting.done
-    rig.consumption.serve([Delivered(stored(), 2, "h")])
+    rig.arrives(Delivered(stored(), "h", 2))
     frames = as_messages(messaging.ReceiveMessageResponse, waiting.result)
     assert [frame.WhichOneof("content") for frame in frames] == ["status", "message", "delivery_timestamp"]
     assert frames[1].message.system_properties.delivery_attempt == 2
@@ -202,76 +185,66 @@ def test_waiting_receive_is_answered_in_frames(rig: Rig) -> None:
 
 def test_what_goes_out_is_counted_when_it_goes_out(rig: Rig) -> None:
     counted = []
-    rig.service.on_delivered = lambda *one: counted.append(one)
-    rig.consumption.parks = True
-    rig.receive()
+    rig.takes.delivered = lambda *one: counted.append(one)
+    rig.receive(**POLL)
     assert counted == []
     message = stored()
-    rig.consumption.serve([Delivered(message, 2, "h")])
+    rig.arrives(Delivered(message, "h", 2))
     assert counted == [("t", "g", 1, message.size)]
 
 
-def test_held_receives_are_served_when_let_go(rig: Rig) -> None:
-    rig.service.hold()
-    waiting, gone = rig.receive(), rig.receive()
+def test_early_receives_are_served_when_this_broker_serves(rig: Rig) -> None:
+    rig.takes.serves = False
+    waiting, gone = rig.receive(**POLL), rig.receive(**POLL)
     gone.cancel()
-    wrong = rig.receive("unknown")
-    assert rig.consumption.requests == []
-    rig.service.release()
-    assert len(rig.consumption.requests) == 1
-    assert waiting.result[0].status.code == v2.MESSAGE_NOT_FOUND
+    wrong = rig.receive("unknown", **POLL)
+    assert rig.takes.requests == [] and rig.waiting.parked == 2
+    rig.takes.answer = [Delivered(stored(), "h", 1)]
+    rig.takes.serve()
+    assert len(rig.takes.requests) == 1 and not rig.waiting.parked
     assert isinstance(wrong.error, TopicNotFound)
+    frames = as_messages(messaging.ReceiveMessageResponse, waiting.result)
+    assert frames[1].message.body == b"x"
     assert isinstance(rig.receive(), list)
 
 
-def test_held_receive_may_go_on_waiting(rig: Rig) -> None:
-    rig.service.hold()
-    waiting = rig.receive()
-    rig.consumption.parks = True
-    rig.service.release()
+def test_early_receive_may_go_on_waiting_for_as_long_as_it_was_to(rig: Rig) -> None:
+    rig.takes.serves = False
+    waiting = rig.receive(**POLL)
+    rig.clock.advance(10_000)
+    rig.takes.serve()
+    assert not waiting.done and rig.waiting.has("t", "g")
+    rig.clock.advance(4_999)
     assert not waiting.done
-    assert [deferred for _, deferred in rig.consumption.parked] == [waiting]
-    rig.consumption.serve([])
+    rig.clock.advance(1)
     assert waiting.result[0].status.code == v2.MESSAGE_NOT_FOUND
 
 
-def test_held_receive_ends_with_its_polling_time(rig: Rig) -> None:
-    rig.service.hold()
-    waiting = rig.receive()
-    rig.service.expire_held(0.0, 0.5)
+def test_early_receive_leaves_where_it_waits_next(rig: Rig) -> None:
+    rig.takes.serves = False
+    waiting = rig.receive(**POLL)
+    rig.takes.serve()
+    waiting.cancel()
+    assert not rig.waiting.parked
+
+
+def test_early_receive_ends_with_its_polling_time(rig: Rig) -> None:
+    rig.takes.serves = False
+    waiting = rig.receive(**POLL)
+    rig.clock.advance(14_999)
     assert not waiting.done
-    rig.service.expire_held(float("inf"), 0.5)
+    rig.clock.advance(1)
     assert waiting.result[0].status.code == v2.MESSAGE_NOT_FOUND
-    rig.service.release()
-    assert rig.consumption.requests == []
+    rig.takes.serve()
+    assert rig.takes.requests == []
 
 
-def test_held_receives_are_bounded(rig: Rig) -> None:
-    rig.service.hold()
+def test_early_receives_are_bounded(rig: Rig) -> None:
+    rig.takes.serves = False
     for _ in range(POLLS_MAX):
         rig.receive()
-    with pytest.raises(Throttled):
+    with pytest.raises(Throttled, match="4096 receives wait for this broker to be ready"):
         rig.receive()
-
-
-def test_acknowledgement_answers_entry_by_entry(rig: Rig) -> None:
-    request = messaging.AckMessageRequest(group=v2.Resource(name="g"), topic=v2.Resource(name="t"))
-    for name in ("a", "b"):
-        request.entries.add(message_id=name, receipt_handle=f"h{name}")
-    cases: tuple[tuple[list[InvalidReceiptHandle | None], int], ...] = (
-        ([None, None], v2.OK),
-        ([None, InvalidReceiptHandle("x")], v2.MULTIPLE_RESULTS),
-        ([InvalidReceiptHandle("x"), InvalidReceiptHandle("x")], v2.INVALID_RECEIPT_HANDLE),
-    )
-    for errors, code in cases:
-        rig.consumption.errors = errors
-        answer = rig.service.acknowledge(rig.call(), request)
-        (response,) = as_messages(messaging.AckMessageResponse, [answer])
-        assert response.status.code == code
-        assert [(entry.message_id, entry.receipt_handle) for entry in response.entries] == [
-            ("a", "ha"),
-            ("b", "hb"),
-        ]
 
 
 @pytest.mark.parametrize(
@@ -293,17 +266,6 @@ def test_pull_that_lags_behind_memory_is_sent_to_the_slow_readers_broker(
     assert call.trailers == [(SUGGESTION_TRAILER, str(broker_id))]
 
 
-def test_acknowledgements_in_a_request_are_bounded(rig: Rig) -> None:
-    request = messaging.AckMessageRequest(group=v2.Resource(name="g"), topic=v2.Resource(name="t"))
-    for _ in range(ACK_ENTRIES_MAX + 1):
-        request.entries.add()
-    with pytest.raises(BadRequest, match="1025 acknowledgements in a request; at most 1024 are allowed"):
-        rig.service.acknowledge(rig.call(), request)
-    del request.entries[-1]
-    rig.consumption.errors = [InvalidReceiptHandle("no")] * ACK_ENTRIES_MAX
-    assert len(rig.service.acknowledge(rig.call(), request).entries) == ACK_ENTRIES_MAX
-
-
 @pytest.mark.parametrize(
     ("attributes", "fifo", "by_priority"),
     [({}, False, True), ({}, True, False), ({"priority.factor": "0"}, False, False)],
@@ -316,16 +278,16 @@ def test_topic_of_priorities_is_read_from_its_last_queue_down(
     rig.topics.add(topic)
     rig.groups.add(GroupConfig(name="chosen", fifo=fifo, rest={"attributes": attributes}))
     rig.receive("urgent", "chosen")
-    request = rig.consumption.requests[0]
+    request = rig.takes.requests[0]
     assert request.by_priority is by_priority
     assert list(request.queue_ids) == ([2, 1, 0] if by_priority else [0, 1, 2])
 
 
 def test_broker_may_take_0_for_the_most_urgent(rig: Rig) -> None:
     rig.topics.add(TopicConfig(name="urgent", read_queues=3).with_type(MessageType.PRIORITY))
-    rig.service.priority_order_asc = False
+    rig.takes.greatest_first = False
     rig.receive("urgent")
-    (request,) = rig.consumption.requests
+    (request,) = rig.takes.requests
     assert request.by_priority and list(request.queue_ids) == [0, 1, 2]
 
 
@@ -333,7 +295,7 @@ def test_group_may_read_by_priority_now_and_then(rig: Rig, monkeypatch: pytest.M
     rig.topics.add(TopicConfig(name="urgent").with_type(MessageType.PRIORITY))
     rig.groups.add(GroupConfig(name="chosen").with_priority_percent(30))
     rolled = iter([29, 30])
-    monkeypatch.setattr("whimbrel.broker.api.receive.randrange", lambda stop: next(rolled))
+    monkeypatch.setattr("whimbrel.broker.engine.take_checks.randrange", lambda stop: next(rolled))
     for _ in range(2):
         rig.receive("urgent", "chosen")
-    assert [request.by_priority for request in rig.consumption.requests] == [True, False]
+    assert [request.by_priority for request in rig.takes.requests] == [True, False]

@@ -70,10 +70,16 @@ class Letters:
             self.clock.advance(10_000)
 
     def forward(self, handle: str, group: str = "g", topic: str = "t") -> None:
-        def give_up(message: StoredMessage, deliveries: int) -> HandOn:
-            return dead_letter(self.groups.get(group) or self.group, message, deliveries, attempts=deliveries)
+        self.rig.settles.group_of = self.groups.get
+        done = self.rig.settles.forward(group, topic, handle)
 
-        self.rig.consumption.hand_ons.forward(group, topic, handle, give_up, self.results.append)
+        def over() -> None:
+            assert done.error is None or isinstance(done.error, WhimbrelError)
+            self.results.append(done.error)
+
+        done.waker = over
+        if done.done:
+            over()
 
     @property
     def committed(self) -> int:
@@ -352,7 +358,7 @@ def test_a_forward_of_a_delivery_that_is_over_finishes_the_message(letters: Lett
     letters.clock.advance(10_000)
     [again] = letters.take()
     letters.forward(first.handle)
-    letters.rig.consumption.settling.change_invisible("g", "t", again.handle, 20_000)
+    letters.rig.change(again.handle, 20_000)
     letters.finish()
     assert (letters.results, letters.committed) == ([None, None], 2)
 
@@ -383,7 +389,7 @@ def test_a_forward_with_a_handle_from_a_change_copies_the_right_record(letters: 
     for _ in range(3):
         letters.rig.store.put("t", 0)
     taken = letters.take()
-    handle = letters.rig.consumption.settling.change_invisible("g", "t", taken[2].handle, 20_000)
+    handle = letters.rig.change(taken[2].handle, 20_000)
     letters.forward(handle)
     assert [one.message.queue_offset for one in letters.begun] == [2]
 

@@ -155,7 +155,7 @@ def test_strict_policy_wakes_polls_at_the_latest_visible_time() -> None:
         rig.store.put("t", 0)
     taken = rig.take()
     for one, ms in zip(taken, (1_000, 3_000), strict=True):
-        rig.consumption.settling.change_invisible("g", "t", one.handle, ms)
+        rig.change(one.handle, ms)
     poll = rig.park()
     rig.clock.advance(2_999)
     assert not poll.done

@@ -1,6 +1,6 @@
 """Group consumption over a store, a journal and a clock in memory."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import pytest
 
@@ -9,7 +9,9 @@ from whimbrel.broker.cluster.lease_sync import LeaseExchange
 from whimbrel.broker.consume.filters import compile_filter
 from whimbrel.broker.consume.lease_codec import EntryEncoder
 from whimbrel.broker.consume.leases import UNSURE_MS
+from whimbrel.broker.consume.plan import Delivered
 from whimbrel.broker.consume.receipts import ReceiptHandle
+from whimbrel.broker.engine.take import Take
 from whimbrel.deferred import Deferred
 from whimbrel.errors import (
     CorruptRecord,
@@ -104,13 +106,13 @@ def test_messages_that_always_fail_do_not_keep_new_ones_back(rig: Rig) -> None:
     for _ in range(4):
         rig.store.put("t", 0)
     for one in rig.take(batch=2):
-        rig.consumption.settling.change_invisible("g", "t", one.handle, 0)
+        rig.change(one.handle, 0)
     seen = set()
     for _ in range(4):
         taken = rig.take(batch=2)
         seen |= set(offsets(taken))
         for one in taken:
-            rig.consumption.settling.change_invisible("g", "t", one.handle, 0)
+            rig.change(one.handle, 0)
     assert seen == {0, 1, 2, 3}
 
 
@@ -134,7 +136,7 @@ def test_acknowledging_after_the_invisible_time_is_refused(rig: Rig) -> None:
 def test_bad_handles_are_told_apart_from_good_ones_in_a_batch(rig: Rig) -> None:
     rig.store.put("t", 0)
     [one] = rig.take()
-    results = rig.consumption.settling.ack_batch("g", "t", ["junk", one.handle, one.handle + "0"])
+    results = rig.ack_handles("junk", one.handle, one.handle + "0")
     assert isinstance(results[0], InvalidReceiptHandle)
     assert results[1] is None
 
@@ -143,31 +145,31 @@ def test_bad_handles_are_told_apart_from_good_ones_in_a_batch(rig: Rig) -> None:
 def test_handle_of_another_group_or_topic_is_refused(rig: Rig, group: str, topic: str) -> None:
     rig.store.put("t", 0)
     [one] = rig.take()
-    assert isinstance(rig.consumption.settling.ack_batch(group, topic, [one.handle])[0], InvalidReceiptHandle)
+    assert isinstance(rig.ack(one, group=group, topic=topic)[0], InvalidReceiptHandle)
 
 
 def test_changing_the_invisible_time_voids_the_old_handle(rig: Rig) -> None:
     rig.store.put("t", 0)
     [one] = rig.take()
-    handle = rig.consumption.settling.change_invisible("g", "t", one.handle, 20_000)
+    handle = rig.change(one.handle, 20_000)
     assert isinstance(rig.ack(one)[0], InvalidReceiptHandle)
     rig.clock.advance(19_999)
     assert rig.take() == []
-    assert rig.consumption.settling.ack_batch("g", "t", [handle]) == [None]
+    assert rig.ack_handles(handle) == [None]
 
 
 def test_zero_invisible_time_delivers_at_once_with_one_more_attempt(rig: Rig) -> None:
     rig.store.put("t", 0)
     [one] = rig.take()
-    rig.consumption.settling.change_invisible("g", "t", one.handle, 0)
+    rig.change(one.handle, 0)
     assert attempts(rig.take()) == [2]
 
 
 def test_suspended_delivery_does_not_count(rig: Rig) -> None:
     rig.store.put("t", 0)
     [one] = rig.take()
-    handle = rig.consumption.settling.change_invisible("g", "t", one.handle, 5_000, suspend=True)
-    rig.consumption.settling.change_invisible("g", "t", handle, 0, suspend=True)
+    handle = rig.change(one.handle, 5_000, suspend=True)
+    rig.change(handle, 0, suspend=True)
     assert attempts(rig.take()) == [1]
 
 
@@ -272,7 +274,7 @@ def test_parked_poll_is_woken_by_a_refused_message(rig: Rig) -> None:
     rig.store.put("t", 0)
     [one] = rig.take()
     poll = rig.park()
-    handle = rig.consumption.settling.change_invisible("g", "t", one.handle, 1_000)
+    handle = rig.change(one.handle, 1_000)
     rig.clock.advance(1_000)
     assert attempts(poll.result) == [2]
     assert handle
@@ -284,7 +286,7 @@ def test_parked_poll_ends_empty_at_its_time(rig: Rig) -> None:
     assert not poll.done
     rig.clock.advance(1)
     assert poll.result == []
-    assert rig.consumption.parked == 0
+    assert rig.parked == 0
 
 
 def test_cancelled_poll_takes_nothing(rig: Rig) -> None:
@@ -323,33 +325,23 @@ def test_released_message_comes_at_once_and_counts_as_new(rig: Rig) -> None:
     rig.store.put("t", 0)
     [one] = rig.take()
     poll = rig.park()
-    rig.consumption.receiving.release_undelivered([one.handle])
+    rig.takes.take_back([one.handle])
     rig.clock.advance(0)
     assert attempts(poll.result) == [1]
 
 
+def offsets_of(take: Take, found: Sequence[Delivered]) -> list[int]:
+    return offsets(list(found))
+
+
 def test_reply_makes_the_answer_at_once_and_later(rig: Rig) -> None:
     rig.store.put("t", 0)
-    assert rig.consumption.receiving.receive(rig.request(), poll_ms=0, reply=offsets) == [0]
-    poll = rig.consumption.receiving.receive(rig.request(), poll_ms=20_000, reply=offsets)
+    assert rig.receive(offsets_of, 0) == [0]
+    poll = rig.receive(offsets_of, 20_000)
     assert isinstance(poll, Deferred)
     rig.store.put("t", 0)
     rig.clock.advance(0)
     assert poll.result == [1]
-
-
-def test_parked_poll_completes_the_deferred_that_it_was_given(rig: Rig) -> None:
-    deferred: Deferred[list[int]] = Deferred()
-    poll = rig.consumption.receiving.receive(rig.request(), poll_ms=20_000, reply=offsets, deferred=deferred)
-    assert poll is deferred
-    rig.store.put("t", 0)
-    rig.clock.advance(0)
-    assert deferred.result == [0]
-    gone: Deferred[list[int]] = Deferred()
-    rig.consumption.receiving.receive(rig.request(), poll_ms=20_000, reply=offsets, deferred=gone)
-    assert rig.consumption.parked == 1
-    gone.cancel()
-    assert rig.consumption.parked == 0
 
 
 def test_messages_whose_call_was_answered_otherwise_are_released(rig: Rig) -> None:
@@ -361,10 +353,10 @@ def test_messages_whose_call_was_answered_otherwise_are_released(rig: Rig) -> No
 
 
 def test_answer_that_cannot_be_encoded_is_a_corrupt_record(rig: Rig) -> None:
-    def refuse(found: object) -> None:
+    def refuse(take: Take, found: object) -> None:
         raise ValueError("surrogates")
 
-    received = rig.consumption.receiving.receive(rig.request(), poll_ms=20_000, reply=refuse)
+    received = rig.receive(refuse, 20_000)
     rig.store.put("t", 0)
     rig.clock.advance(0)
     assert isinstance(received, Deferred) and isinstance(received.error, CorruptRecord)
@@ -373,7 +365,7 @@ def test_answer_that_cannot_be_encoded_is_a_corrupt_record(rig: Rig) -> None:
 
 def test_closing_answers_all_polls(rig: Rig) -> None:
     poll = rig.park()
-    rig.consumption.close()
+    rig.waiting.close("the broker stops")
     assert poll.result == []
 
 
@@ -436,7 +428,7 @@ def test_messages_of_a_client_that_left_go_to_another_within_a_second(rig: Rig) 
     [one] = rig.take(invisible_ms=None)
     poll = rig.park(client_id="d")
     rig.alive.clear()
-    rig.consumption.settling.release_client("c", "g")
+    rig.consumption.upkeep.release_client("c", "g")
     rig.clock.advance(999)
     assert not poll.done
     rig.clock.advance(1)
@@ -447,7 +439,7 @@ def test_messages_of_a_client_that_left_go_to_another_within_a_second(rig: Rig) 
 def test_leaving_ends_no_lease_that_the_client_asked_for(rig: Rig) -> None:
     rig.store.put("t", 0)
     [one] = rig.take(invisible_ms=30_000)
-    rig.consumption.settling.release_client("c")
+    rig.consumption.upkeep.release_client("c")
     rig.clock.advance(5_000)
     assert rig.take() == []
     assert rig.ack(one) == [None]
@@ -677,7 +669,7 @@ def test_a_journal_with_an_offset_that_no_queue_can_have_is_read(rig: Rig) -> No
 def pair() -> tuple[Rig, Rig]:
     master = Rig()
     slave = Rig(clock=master.clock, store=master.store, broker_id=1, follows=True)
-    master.store.arrivals = [master.consumption.wakeups.on_arrival, slave.consumption.wakeups.on_arrival]
+    master.store.arrivals = [master.arrived, slave.arrived]
     return master, slave
 
 
@@ -816,11 +808,11 @@ def test_forged_handles_make_no_state_for_groups_and_queues_that_there_are_not(f
             number % 3
         ]
         forged = own._replace(group=group, topic=topic, queue_id=queue_id % 65_536).encode()
-        [error] = rig.consumption.settling.ack_batch(group, topic, [forged])
+        [error] = rig.ack_handles(forged, group=group, topic=topic)
         assert isinstance(error, InvalidReceiptHandle)
         if number < 100:
             with pytest.raises(InvalidReceiptHandle):
-                rig.consumption.settling.change_invisible(group, topic, forged, 10_000)
+                rig.change(forged, 10_000, group=group, topic=topic)
     assert list(rig.consumption.table.by_queue) == [("g", "t", 0)]
     assert rig.ack(held) == [None]
 

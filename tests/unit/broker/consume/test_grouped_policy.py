@@ -59,7 +59,7 @@ def test_a_poll_is_served_when_the_first_of_the_blocked_groups_is_free() -> None
     rig = rig_with("x", "x", "y", "y")
     held = rig.take(batch=4)
     for one, wait_ms in zip(held, (9_000, 5_000, 3_000, 8_000), strict=True):
-        rig.consumption.settling.change_invisible("g", "t", one.handle, wait_ms)
+        rig.change(one.handle, wait_ms)
     poll = rig.park()
     rig.clock.advance(7_999)
     assert not poll.done

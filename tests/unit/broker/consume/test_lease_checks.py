@@ -138,7 +138,7 @@ def test_serial_at_the_end_of_its_range_stops_neither_master_nor_slave_nor_their
         rig.consumption.close()
         rig.start()
         [second] = rig.take(batch=1)
-        assert rig.consumption.settling.change_invisible("g", "t", second.handle, 60_000)
+        assert rig.change(second.handle, 60_000)
 
 
 def test_journal_that_holds_a_bad_entry_is_repaired(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

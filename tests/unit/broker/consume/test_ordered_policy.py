@@ -92,7 +92,7 @@ def test_a_change_ends_the_block_at_its_time(rig: Rig) -> None:
     """Checklist 9: of the only one."""
     (held,) = rig.take(batch=1)
     poll = rig.park()
-    rig.consumption.settling.change_invisible("g", "t", held.handle, 2_000)
+    rig.change(held.handle, 2_000)
     rig.clock.advance(1_999)
     assert not poll.done
     rig.clock.advance(1)
@@ -103,7 +103,7 @@ def test_a_block_lasts_until_the_latest_of_what_is_held(rig: Rig) -> None:
     """Checklist 9: of one of two."""
     held = rig.take(batch=2)
     poll = rig.park(poll_ms=60_000)
-    rig.consumption.settling.change_invisible("g", "t", held[0].handle, 2_000)
+    rig.change(held[0].handle, 2_000)
     rig.clock.advance(29_999)
     assert not poll.done
     rig.clock.advance(1)
@@ -112,7 +112,7 @@ def test_a_block_lasts_until_the_latest_of_what_is_held(rig: Rig) -> None:
 
 def test_a_change_of_the_second_stops_the_first(rig: Rig) -> None:
     held = rig.take(batch=2)
-    rig.consumption.settling.change_invisible("g", "t", held[1].handle, 60_000)
+    rig.change(held[1].handle, 60_000)
     rig.clock.advance(30_000)
     assert rig.take() == []
     rig.clock.advance(30_000)
@@ -160,7 +160,7 @@ def test_what_a_client_held_that_has_gone_is_free_in_a_second(rig: Rig) -> None:
     """Checklist 18."""
     rig.take(invisible_ms=None, attempt_id="a")
     poll = rig.park(client_id="d", attempt_id="b")
-    rig.consumption.settling.release_client("c")
+    rig.consumption.upkeep.release_client("c")
     rig.clock.advance(999)
     assert not poll.done
     rig.clock.advance(1)
@@ -222,7 +222,7 @@ def test_an_answer_that_did_not_get_out_does_not_count(rig: Rig) -> None:
     for _ in range(2):
         held = rig.take(attempt_id="a")
         assert attempts(held) == [1, 1, 1]
-        rig.consumption.receiving.release_undelivered([one.handle for one in held])
+        rig.takes.take_back([one.handle for one in held])
     assert attempts(rig.take(attempt_id="b")) == [1, 1, 1]
 
 

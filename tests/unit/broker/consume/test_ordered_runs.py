@@ -101,9 +101,8 @@ def test_no_two_of_a_line_are_under_way_out_of_order_and_all_come_in_the_end(
                 model.done(key)
             else:
                 wait_ms = dice.choice((0, 500, 20_000))
-                way.delivered.handle = rig.consumption.settling.change_invisible(
-                    "g", "t", way.delivered.handle, wait_ms
-                )
+                handle = rig.change(way.delivered.handle, wait_ms)
+                way.delivered = way.delivered._replace(handle=handle)
                 way.visible_at, way.attempt_id = rig.clock.now + wait_ms, ""
 
     for _ in range(STEPS):

@@ -4,6 +4,14 @@ from support.broker.consumption import Rig, offsets
 from whimbrel.broker.consume.pulled_queues import PULLED_MS, QUEUES_MAX, PulledQueues
 
 
+class Members:
+    """Groups all of which share queues out."""
+
+    def owns_positions(self, group: str) -> bool:
+        """Return that this one does."""
+        return True
+
+
 def test_a_queue_counts_for_a_while_after_its_last_pull() -> None:
     pulled = PulledQueues()
     pulled.note("g", "T", 1, 0)
@@ -26,13 +34,16 @@ def test_receives_leave_out_what_is_pulled_also_those_that_wait() -> None:
     rig = Rig()
     for queue_id in range(3):
         rig.store.put("t", queue_id)
-    left_out = {0, 2}
-    rig.consumption.receiving.left_out = lambda group, topic: frozenset(left_out)
-    assert [each.message.queue_id for each in rig.take(queue_ids=range(3))] == [1]
+    pulled = rig.takes.pulled = PulledQueues()
+    rig.takes.members = Members()
+    for queue_id in (0, 2):
+        pulled.note("g", "t", queue_id, rig.clock.now)
+    held_ms = 2 * PULLED_MS
+    assert [each.message.queue_id for each in rig.take(queue_ids=range(3), invisible_ms=held_ms)] == [1]
     waiting = rig.park(queue_ids=range(3))
-    left_out.add(1)
+    pulled.note("g", "t", 1, rig.clock.now)
     rig.store.put("t", 1)
     rig.clock.advance()
     assert not waiting.done and not rig.take(queue_ids=range(3))
-    left_out.clear()
+    rig.clock.advance(PULLED_MS + 1)
     assert len(offsets(rig.take(queue_ids=range(3)))) == 3  # one of each queue

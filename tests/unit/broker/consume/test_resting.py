@@ -29,9 +29,7 @@ def rig() -> Rig:
 
 def consume_all(rig: Rig, group: str = "g") -> None:
     while taken := rig.take(group=group, queue_ids=QUEUES):
-        assert rig.consumption.settling.ack_batch(group, "t", [one.handle for one in taken]) == [None] * len(
-            taken
-        )
+        assert rig.ack(*taken, group=group) == [None] * len(taken)
 
 
 def idle(rig: Rig) -> None:
@@ -81,7 +79,7 @@ def test_what_is_held_open_or_waited_for_does_not_rest(rig: Rig) -> None:
     idle(rig)
     assert at_work(rig) == 1  # held
     rig.ack(second)
-    rig.consumption.receiving.release_undelivered([first.handle])
+    rig.takes.take_back([first.handle])
     idle(rig)
     assert at_work(rig) == 1  # open
     rig = Rig()
@@ -233,7 +231,7 @@ def test_resting_changes_nothing_that_anybody_sees(seed: int) -> None:
                 seen.append((offsets(taken), attempts(taken)))
             elif dealt < 0.75 and mine:
                 owner, handle = mine.pop(int(chosen * len(mine)))
-                [error] = rig.consumption.settling.ack_batch(owner, "t", [handle])
+                [error] = rig.ack_handles(handle, group=owner)
                 seen.append(str(error))
             elif dealt < 0.9:
                 rig.clock.advance(wait)
@@ -260,7 +258,7 @@ def test_memory_of_an_idle_group_is_small() -> None:
     before = tracemalloc.get_traced_memory()[0]
     for number in range(groups):
         taken = rig.take(group=f"run-{number}", queue_ids=range(8))
-        rig.consumption.settling.ack_batch(f"run-{number}", "t", [one.handle for one in taken])
+        rig.ack(*taken, group=f"run-{number}")
         rig.journal.chunks.clear()
         if number % 20 == 0:
             idle(rig)

@@ -1,91 +1,27 @@
 """The engine by a third front (`support/engine/line_front.py`), a line protocol over a socket.
 
 What clients see of messages does not depend on the protocol that they come by, so what `docs/checklist.md`
-says of it holds here, too: as far as the verbs go that the engine has.
+says of it holds here, too: sends, pulls, filters and types in this file, `test_line_ordered.py`,
+`test_line_delayed.py` and `test_line_retries.py` for what their names say, and `test_line_roles.py` behind a
+master, a slave, a switch, and a leader with and without a majority.
 """
 
-import asyncio
 import re
-from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from support.engine.in_process import InProcess, in_process
-from support.engine.line_front import LineFront
+from checklist import docstrings, numbers_in
+from support.engine import line_front
+from support.engine.lines import Lines, talk
 from support.remoting.handlers import NOW
-from support.store.stores import StoppedClock
 from whimbrel.model.recall import RecallHandle
 from whimbrel.model.topic import GroupConfig, MessageType
-from whimbrel.store.codec import decode_record
-
-ANSWER_S = 10.0
-
-
-class Lines:
-    """A client of the front."""
-
-    def __init__(self, broker: InProcess, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.broker, self.reader, self.writer = broker, reader, writer
-        self.asked = 0
-        self.answers: dict[int, str] = {}
-
-    def start(self, line: str) -> int:
-        """Send a line; return its number."""
-        self.asked += 1
-        self.writer.write(f"{line}\n".encode())
-        return self.asked
-
-    async def answer(self, number: int) -> str:
-        """Return the answer to a line."""
-        while number not in self.answers:
-            line = await asyncio.wait_for(self.reader.readline(), ANSWER_S)
-            at, _, text = line.decode().rstrip("\n").partition(" ")
-            self.answers[int(at)] = text
-        return self.answers.pop(number)
-
-    async def ask(self, line: str) -> str:
-        """Send a line; return its answer."""
-        return await self.answer(self.start(line))
-
-    def stored(self, topic: str) -> list[tuple[int, bytes, dict[str, str]]]:
-        """Return queue, body and properties of a topic's messages."""
-        store = self.broker.role.store
-        store.end_tick()
-        found = []
-        for queue_id in range(8):
-            low, high = store.queue_range(topic, queue_id)
-            for place, size, _ in store.queue_units(topic, queue_id, low, high - low):
-                one = decode_record(store.read(place, size))
-                found.append((queue_id, one.body, one.properties))
-        return found
-
-
-def talk(root: Path, body: Callable[[Lines], Awaitable[None]], **options: Any) -> None:
-    """Start a broker and its third front, and talk to it."""
-
-    async def run() -> None:
-        async with in_process(root, machine=StoppedClock(NOW), **options) as broker:
-            role = broker.role
-            parts = role.sends, role.reads, role.recalls.recalls, role.ends
-            front = await asyncio.start_server(
-                lambda reader, writer: LineFront(*parts).serve(reader, writer), "127.0.0.1", 0
-            )
-            async with front:
-                reader, writer = await asyncio.open_connection(*front.sockets[0].getsockname())
-                for kind in MessageType:
-                    made = broker.topic(kind.lower(), queues=4)
-                    broker.context.topics.put(made.with_type(kind))
-                await body(Lines(broker, reader, writer))
-                writer.close()
-
-    asyncio.run(run())
 
 
 def test_a_message_is_stored_where_the_answer_says(tmp_path: Path) -> None:
     async def body(lines: Lines) -> None:
-        said = await lines.ask("SEND normal queue=2 id=m1 tag=A key=k1 key=k2 color=red hello world")
+        said = await lines.ask("SEND normal queue=2 id=m1 tag=A key=k1+k2 color=red hello world")
         assert said == "OK 2 0 m1"
         properties = {
             "UNIQ_KEY": "m1",
@@ -158,8 +94,12 @@ def test_a_handle_names_what_waits_and_recalls_it(tmp_path: Path) -> None:
             assert await lines.ask(f"RECALL delay {handle}") == "OK m1"
         assert (await lines.ask(f"RECALL mixed {handle}")).startswith("ERROR MALFORMED_REQUEST ")
         assert (await lines.ask("RECALL delay nothing")).startswith("ERROR MALFORMED_REQUEST ")
+        unknown = named._replace(message_id="none").encode()
+        assert await lines.ask(f"RECALL delay {unknown}") == "OK none"
         other = RecallHandle(topic="delay", broker_name="b", time_ms=NOW, message_id="m1").encode()
         assert await lines.ask(f"RECALL delay {other}") == "ELSEWHERE b -1"
+        await lines.pass_ms(62_000)
+        assert (await lines.ask(f"RECALL delay {handle}")).startswith("ERROR MALFORMED_REQUEST ")
 
     talk(tmp_path, body)
 
@@ -183,13 +123,30 @@ def test_a_half_is_seen_once_it_is_committed_and_never_otherwise(tmp_path: Path,
 
 
 def test_what_no_transaction_may_be(tmp_path: Path) -> None:
-    """Checklist 49: with a time of delivery refused, with a message group taken."""
+    """Checklist 49 and 50: with a time of delivery refused, with a message group taken and delivered with it;
+    several of them are refused, and nothing is stored."""
 
     async def body(lines: Lines) -> None:
         said = await lines.ask(f"SEND mixed transaction=yes deliver={NOW + 1000} id=m x")
         assert said.startswith("ERROR MESSAGE_PROPERTY_CONFLICT_WITH_TYPE ")
-        said = await lines.ask("SEND transaction transaction=yes id=m1 x")
-        assert said.startswith("OK ")
+        end = lines.role.store.written
+        said = await lines.ask("SEND transaction transaction=yes id=m a && b")
+        assert said.startswith("ERROR MALFORMED_REQUEST ") and lines.role.store.written == end
+        *_, handle = await lines.done("SEND transaction transaction=yes group=order-1 id=m1 x")
+        await lines.done(f"END transaction {handle} commit")
+        lines.group("g")
+        (found,) = await lines.receive("transaction g")
+        assert (found.body, found.properties["__SHARDINGKEY"]) == ("x", "order-1")
+
+    talk(tmp_path, body)
+
+
+def test_messages_of_a_line_go_to_one_queue_together(tmp_path: Path) -> None:
+    async def body(lines: Lines) -> None:
+        lines.group("g")
+        assert await lines.ask("SEND normal queue=1 id=m a && b && c") == "OK 1 0 m 1 1 m 1 2 m"
+        assert [(queue, one) for queue, one, _ in lines.stored("normal")] == [(1, b"a"), (1, b"b"), (1, b"c")]
+        assert await lines.ask("PULL normal g 1 0") == "OK 3 0:a 1:b 2:c"
 
     talk(tmp_path, body)
 
@@ -271,7 +228,7 @@ def test_a_read_that_waits_ends_with_the_role(tmp_path: Path) -> None:
         await fill(lines, "x")
         waits = lines.start("PULL normal g 0 1 wait=15000")
         await lines.ask("PULL normal g 0 0")
-        lines.broker.role.reads.close("another member leads")
+        lines.broker.role.polls.close("another member leads")
         assert await lines.answer(waits) == "OK 1"
 
     talk(tmp_path, body)
@@ -364,7 +321,15 @@ def test_a_line_in_pieces_is_one(tmp_path: Path) -> None:
     talk(tmp_path, body)
 
 
-STATEMENTS = 80
+FRONT = Path(line_front.__file__)
+LINES_MAX, STATEMENTS = 120, 80
+OTHER_FRONTS = ("whimbrel.broker.api", "whimbrel.broker.remoting", "whimbrel.broker.lane", "whimbrel.rpc")
+
+
+def test_a_front_has_few_lines_and_knows_no_other() -> None:
+    text = FRONT.read_text(encoding="utf-8")
+    assert text.count("\n") <= LINES_MAX
+    assert not [name for name in OTHER_FRONTS if f"{name}." in text] and "whimbrel.pb" not in text
 
 
 def test_the_page_names_each_statement_and_those_that_run_here() -> None:
@@ -374,7 +339,7 @@ def test_the_page_names_each_statement_and_those_that_run_here() -> None:
     )
     assert list(map(int, stated)) == list(range(1, STATEMENTS + 1))
     said: set[int] = set()
-    for text in re.findall(r'"""Checklist ([^:.]+)', Path(__file__).read_text(encoding="utf-8")):
-        for first, last in re.findall(r"(\d+)(?: to (\d+))?", text):
-            said |= set(range(int(first), int(last or first) + 1))
+    for file in Path(__file__).parent.glob("test_line_*.py"):
+        for _, text in docstrings(file):
+            said |= numbers_in(text)
     assert said == {int(number) for number, state in stated.items() if state == "run"}

@@ -51,7 +51,7 @@ def test_receives_that_wait_when_the_role_ends(tmp_path: Path) -> None:
                 side.topics.put(case.topic)
                 side.groups.put(case.config)
             started = [begin_take(side, parked)]
-            side.broker.role.receives.hold()
+            side.takes.serves = False
             started.append(begin_take(side, held))
             assert all(each.waits for each in started)
         return [each.state for each in started]

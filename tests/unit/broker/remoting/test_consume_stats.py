@@ -9,7 +9,7 @@ import pytest
 from support.remoting.handlers import FakePeer
 from support.remoting.tables import Broker, Later, json_of
 from support.store.stores import NOW
-from whimbrel.broker.api.table_changes import TableChanges
+from whimbrel.broker.engine.tables import TableChanges
 from whimbrel.broker.remoting import consume_stats
 from whimbrel.broker.remoting.consume_stats import RemotingConsumeStats
 from whimbrel.broker.remoting.traffic import GOT
@@ -153,14 +153,6 @@ def test_which_group_is_furthest_behind(rig: Rig) -> None:
     assert ask() == b'{"correctionOffsets":{0:1}}'
     assert ask(filterGroups="I,X") == b'{"correctionOffsets":{0:2}}'
     assert ask(compareGroup="G") == b'{"correctionOffsets":{0:2}}'
-
-
-def test_a_group_gets_the_positions_of_another_one(rig: Rig) -> None:
-    rig.group("H")
-    rig.positions.commit("H", "T", 0, 4, owned=True)
-    assert rig(314, srcGroup="G", destGroup="H", topic="T", offline="true").code == 0
-    assert rig.positions.get("H", "T", 0) == 2
-    assert rig(314, srcGroup="G", destGroup="unknown", topic="T").code == 26
 
 
 def test_all_positions(rig: Rig) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from support.remoting.tables import Broker
-from whimbrel.broker.api.table_changes import TableChanges
+from whimbrel.broker.engine.tables import TableChanges
 from whimbrel.broker.remoting.groups import RemotingGroups
 from whimbrel.model.topic import GroupConfig, OrderedBy
 

@@ -8,6 +8,8 @@ import pytest
 from support.remoting.handlers import FakePeer
 from support.remoting.tables import Broker
 from support.store.stores import NOW
+from whimbrel.broker.engine.positions import PositionCalls
+from whimbrel.broker.engine.splitting import ReadSplitting
 from whimbrel.broker.remoting.positions import RemotingPositions
 from whimbrel.broker.tables.group_creation import GroupCreation
 from whimbrel.rpc.remoting.handlers import Reply
@@ -21,17 +23,16 @@ class Rig(Broker):
         self.topic()
         self.group()
         self.put(3)
-        self.service = RemotingPositions(
-            self.topics,
+        self.splitting = ReadSplitting(enabled=False, written=lambda: self.store.written)
+        self.splitting.memory = 1 << 20
+        calls = PositionCalls(
             GroupCreation(self.topics, self.groups, master=master, clock=lambda: 0.0),
             self.clients,
             self.positions,
             self.store,
-            master=master,
-            memory_bytes=1 << 20,
-            written=lambda: self.store.written,
+            self.splitting,
         )
-        self.handles = self.service.handles()
+        self.handles = RemotingPositions(calls).handles()
 
     def query(self, group: str = "G", topic: str = "T", queue_id: int = 0) -> int | None:
         """Return where a group stands; None for 22."""
@@ -62,7 +63,7 @@ def test_6_1_26_a_new_group_stands_at_0_on_a_young_topic(rig: Rig) -> None:
 
 
 def test_6_1_26_and_nowhere_when_the_first_message_is_far_back(rig: Rig) -> None:
-    rig.service.memory_bytes = rig.store.written - 1
+    rig.splitting.memory = rig.store.written - 1
     assert rig.query() is None
     assert rig.query(queue_id=1) == 0
     rig.commit(2)

@@ -234,7 +234,7 @@ def test_a_peer_that_reads_too_little_gets_no_messages_and_loses_none(rig: Handl
 
 def test_held_pulls_are_refused_when_the_role_ends(rig: Handlers) -> None:
     waiting = held(rig.pull(sysFlag=6))
-    rig.reads.close("the broker changes its role")
+    rig.waiting.close("the broker changes its role")
     assert isinstance(waiting.error, NotReady) and not waiting_count(rig)
 
 

@@ -10,7 +10,9 @@ from support.engine.reads import make_reads
 from support.remoting.handlers import FakePeer
 from support.remoting.tables import Broker
 from support.store.stores import NOW
-from whimbrel.broker.api.table_changes import TableChanges
+from whimbrel.broker.engine.resets import Resets
+from whimbrel.broker.engine.tables import TableChanges
+from whimbrel.broker.engine.waiting import Waiting
 from whimbrel.broker.remoting.pulls import Pulls
 from whimbrel.broker.remoting.resets import RemotingResets
 from whimbrel.broker.tables.group_creation import GroupCreation
@@ -24,21 +26,19 @@ class Rig(Broker):
     def __init__(self, root: Path, *, master: bool = True) -> None:
         super().__init__(root, master=master)
         self.soon: list[Any] = []
+        waiting = Waiting(clock=lambda: 0, soon=self.soon.append, later=lambda seconds, callback: None)
         reads = make_reads(
             self.store,
             GroupCreation(self.topics, self.groups, master=master, clock=lambda: 0.0),
             members=self.clients,
             positions=self.positions,
             follows=not master,
-            soon=self.soon.append,
+            waiting=waiting,
         )
         pulls = Pulls(reads, lambda *, found: None)
-        resets = RemotingResets(
-            TableChanges(self.topics, self.groups, self.consumption, self.store, master=master),
-            self.clients,
-            self.positions,
-            broker_name="broker-a",
-        )
+        changes = TableChanges(self.topics, self.groups, self.consumption, self.store, master=master)
+        decides = Resets(changes, self.clients, self.positions)
+        resets = RemotingResets(decides, self.clients, broker_name="broker-a")
         self.positions.wake = reads.waiting.arrived
         self.handles = {**pulls.handles(), **resets.handles()}
         self.topic(queues=2)
@@ -191,3 +191,12 @@ def test_a_slave_resets_nothing(tmp_path: Path) -> None:
     rig = Rig(tmp_path, master=False)
     assert rig.reset().code == 14 and rig.position == 4
     rig.close()
+
+
+def test_a_group_gets_the_positions_of_another_one(rig: Rig) -> None:
+    rig.group("H")
+    rig.positions.commit("G", "T", 0, 2, owned=False)
+    rig.positions.commit("H", "T", 0, 4, owned=True)
+    assert rig(314, srcGroup="G", destGroup="H", topic="T", offline="true").code == 0
+    assert rig.positions.get("H", "T", 0) == 2
+    assert rig(314, srcGroup="G", destGroup="unknown", topic="T").code == 26

@@ -7,13 +7,13 @@ import pytest
 
 from support.remoting.tables import Broker
 from support.store.stores import NOW
-from whimbrel.broker.api.admin import ReplicationView, SlaveView
-from whimbrel.broker.api.table_changes import TableChanges
+from whimbrel.broker.engine.tables import TableChanges
 from whimbrel.broker.options import BrokerOptions
 from whimbrel.broker.remoting.runtime import DiskState, RemotingRuntime
 from whimbrel.broker.remoting.traffic import GOT, PUT
 from whimbrel.metrics import Histogram
 from whimbrel.model.names import TEMPLATE_TOPIC
+from whimbrel.model.replication import ReplicationView, SlaveView
 from whimbrel.rpc.remoting.handlers import Reply
 from whimbrel.store.retention import DiskUse
 

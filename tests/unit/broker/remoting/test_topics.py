@@ -9,7 +9,7 @@ import pytest
 from support.remoting.handlers import FakePeer
 from support.remoting.tables import Broker
 from support.store.stores import NOW
-from whimbrel.broker.api.table_changes import TableChanges
+from whimbrel.broker.engine.tables import TableChanges
 from whimbrel.broker.remoting.topics import RemotingTopics
 from whimbrel.model.topic import MessageType, TopicConfig
 from whimbrel.rpc.remoting.handlers import Reply

@@ -1,112 +1,28 @@
 """Which calls of an elected leader wait, and for what."""
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from whimbrel.broker.cluster.leader_state import LeaderState
-from whimbrel.broker.roles.held_answers import READING, REMOTING_LEASES, REMOTING_METADATA, HeldAnswers
+from support.broker.held import HeldRig
+from whimbrel.broker.roles.held_answers import READING, REMOTING_METADATA
 from whimbrel.broker.roles.remoting_parts import CHANGING
-from whimbrel.broker.tables.metadata_version import MetadataVersionFile
-from whimbrel.deferred import Deferred
-from whimbrel.errors import AlreadyExists, NotReady
-from whimbrel.model.group_record import GroupRecord
-from whimbrel.model.wire import ADMIN_SERVICE, MESSAGING_SERVICE
-from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as v2
-from whimbrel.pb.apache.rocketmq.v2 import service_pb2 as messaging
+from whimbrel.errors import NotReady
 from whimbrel.rpc.remoting.codes import RequestCode as R
-from whimbrel.rpc.server.handlers import Call, ServerStreamMethod, Service, UnaryMethod
 
 
-class Rig:
-    """A leader of three; nobody has stored anything yet."""
-
-    def __init__(self, root: Path) -> None:
-        self.number, self.why = 1, ""
-        self.answer: Any = "answer"
-        seats = tuple((member, f"{member:032x}") for member in (1, 2, 3))
-        term = GroupRecord(group="1" * 32, epoch=5, leader=1, voters=seats, acks=2)
-        self.state = LeaderState(
-            term, 1, seats[0][1], leases=lambda: self.number, leases_durable=lambda: self.number,
-            file=MetadataVersionFile(root), take_tables=lambda _: None, clock=lambda: 0.0, timeout_s=3.0,
-            on_change=lambda: None,
-        )  # fmt: skip
-        self.state.begin()
-        self.held = HeldAnswers(self.state, why_not=lambda: self.why, ordered=lambda group: group == "fifo")
-
-    def ask(self, name: str, service: str = MESSAGING_SERVICE, request: Any = None) -> Any:
-        def handle(call: Call, request: Any) -> Any:
-            if isinstance(self.answer, Exception):
-                raise self.answer
-            return self.answer
-
-        kind = ServerStreamMethod if name in ("ReceiveMessage", "PullMessage") else UnaryMethod
-        method = kind(name, messaging.AckMessageRequest, handle, lambda call, error: [error])
-        (wrapped,) = self.held.wrap([Service(service, (method,))])
-        return wrapped.methods[0].handle(Call(name, "", {}, None), request)  # type: ignore[union-attr]
-
-    def waits_for(self, name: str, service: str = MESSAGING_SERVICE) -> set[str]:
-        """Return of what a majority must have stored for the answer to leave."""
-        found, waits = self.ask(name, service), set()
-        for kind, quorum in (("metadata", self.state.metadata), ("leases", self.state.leases)):
-            if isinstance(found, Deferred) and not found.done:
-                quorum.stored(2, 1)
-                waits |= {kind} if quorum.answered else set()
-        assert found == "answer" or found.result == "answer"
-        return waits
-
-
-@pytest.mark.parametrize(
-    "name", ["AckMessage", "ChangeInvisibleDuration", "UpdateOffset", "ForwardMessageToDeadLetterQueue"]
-)
-def test_what_consumers_settle_waits_for_leases(tmp_path: Path, name: str) -> None:
-    assert Rig(tmp_path).waits_for(name) == {"leases"}
-
-
-@pytest.mark.parametrize("name", ["CreateTopic", "UpdateTopic", "CreateGroup", "UpdateGroup", "DrainBroker"])
-def test_what_operators_change_waits_for_metadata(tmp_path: Path, name: str) -> None:
-    assert Rig(tmp_path).waits_for(name, ADMIN_SERVICE) == {"metadata"}
-
-
-@pytest.mark.parametrize("name", ["DeleteTopic", "DeleteGroup"])
-def test_positions_go_with_what_is_deleted(tmp_path: Path, name: str) -> None:
-    assert Rig(tmp_path).waits_for(name, ADMIN_SERVICE) == {"leases", "metadata"}
-
-
-@pytest.mark.parametrize("name", ["Heartbeat", "QueryRoute", "GetOffset", "QueryOffset", "PullMessage"])
+@pytest.mark.parametrize("name", ["Heartbeat", "QueryRoute", "PullMessage"])
 def test_what_changes_nothing_does_not_wait(tmp_path: Path, name: str) -> None:
-    assert Rig(tmp_path).waits_for(name) == set()
-
-
-def test_only_ordered_receives_wait(tmp_path: Path) -> None:
-    rig = Rig(tmp_path)
-    plain, ordered = (
-        messaging.ReceiveMessageRequest(group=v2.Resource(name=name)) for name in ("plain", "fifo")
-    )
-    assert rig.ask("ReceiveMessage", request=plain) == "answer"
-    assert isinstance(rig.ask("ReceiveMessage", request=ordered), Deferred)
+    assert HeldRig(tmp_path).waits_for(name) == set()
 
 
 def test_who_asks_before_the_leader_serves_is_held(tmp_path: Path) -> None:
-    """A consumer's handle may be of a delivery that is still to be taken over."""
-    rig = Rig(tmp_path)
+    rig = HeldRig(tmp_path)
     rig.why = "too few members"
-    for name in ("AckMessage", "UpdateOffset", "GetOffset", "PullMessage"):
-        with pytest.raises(NotReady, match="too few members"):
-            rig.ask(name)
-    with pytest.raises(NotReady):
-        rig.ask("CreateTopic", ADMIN_SERVICE)
-    rig.ask("SendMessage")  # the log refuses it; what else it waits for, the engine knows
-
-
-def test_what_exists_is_told_once_a_majority_has_it(tmp_path: Path) -> None:
-    rig = Rig(tmp_path)
-    rig.answer = AlreadyExists("t exists already")
-    held = rig.ask("CreateTopic", ADMIN_SERVICE)
-    assert not held.done
-    rig.state.metadata.stored(2, 1)
-    assert isinstance(held.error, AlreadyExists)
+    with pytest.raises(NotReady, match="too few members"):
+        rig.ask("PullMessage")
+    for name in ("SendMessage", "AckMessage", "ForwardMessageToDeadLetterQueue", "UpdateOffset", "GetOffset"):
+        rig.ask(name)  # what these wait for, the engine knows: test_send_majority.py and others beside it
 
 
 # What a broker's remoting port does and knows without leases and tables, or waits for otherwise.
@@ -117,6 +33,13 @@ LOG = {
 }  # fmt: skip
 SENDS = {  # the engine knows: test_send_majority.py
     R.SEND_MESSAGE, R.SEND_MESSAGE_V2, R.SEND_BATCH_MESSAGE, R.CONSUMER_SEND_MSG_BACK,
+}  # fmt: skip
+POSITIONS = {  # likewise: test_position_majority.py
+    R.QUERY_CONSUMER_OFFSET, R.UPDATE_CONSUMER_OFFSET, R.INVOKE_BROKER_TO_RESET_OFFSET, R.CLONE_GROUP_OFFSET,
+}  # fmt: skip
+TABLES = {  # likewise: test_table_majority.py
+    R.UPDATE_AND_CREATE_TOPIC, R.DELETE_TOPIC_IN_BROKER, R.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,
+    R.DELETE_SUBSCRIPTIONGROUP,
 }  # fmt: skip
 COMMIT = {R.END_TRANSACTION, R.RESUME_CHECK_HALF_MESSAGE, R.SEND_REPLY_MESSAGE, R.SEND_REPLY_MESSAGE_V2}
 CLIENTS = {
@@ -147,8 +70,8 @@ OF_NAMESERVERS = {
 
 def test_each_code_of_the_remoting_protocol_waits_or_has_nothing_to_wait_for() -> None:
     """Kind 4: 314 and 14 were answered before the majority, or before the leader knew (docs/kinds.md)."""
-    waiting = REMOTING_LEASES | REMOTING_METADATA | READING
-    others = (LOG, SENDS, COMMIT, CLIENTS, SHOWING, ITSELF, FROM_BROKERS, OF_NAMESERVERS)
+    waiting = REMOTING_METADATA | READING
+    others = (LOG, SENDS, POSITIONS, TABLES, COMMIT, CLIENTS, SHOWING, ITSELF, FROM_BROKERS, OF_NAMESERVERS)
     assert set(R) == waiting.union(*others)
     assert sum(map(len, others)) + len(waiting) == len(set(R)), "each in one table"
-    assert CHANGING - {R.UPDATE_BROKER_CONFIG} <= REMOTING_LEASES | REMOTING_METADATA
+    assert CHANGING - {R.UPDATE_BROKER_CONFIG} <= REMOTING_METADATA | POSITIONS | TABLES

@@ -18,7 +18,7 @@ def test_a_master_does_once_before_it_hands_out_anything() -> None:
     role.leadership = SimpleNamespace(leads=False, refusal="waits")
     role.appender = SimpleNamespace(refusal="waits")
     role.lease_streams = SimpleNamespace(push=lambda: None)
-    role.receives = SimpleNamespace(release=lambda: released.append(last in table.unsure))
+    role.takes = SimpleNamespace(serve=lambda: released.append(last in table.unsure))
     role.consumption = SimpleNamespace(table=table)
     role.leadership_changed()
     assert last not in table.unsure and not released

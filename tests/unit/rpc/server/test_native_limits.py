@@ -38,12 +38,12 @@ from whimbrel.rpc.http2.errors import Code
 from whimbrel.rpc.http2.grpc_format import prefixed
 from whimbrel.rpc.http2.hpack import encode
 from whimbrel.rpc.http2.stream import Limits
+from whimbrel.rpc.server.calls import NativeOutbox
 from whimbrel.rpc.server.certificates import TlsSettings
 from whimbrel.rpc.server.connection import (
     KEEPALIVE_S,
     KEEPALIVE_TIMEOUT_S,
     REQUEST_S,
-    WRITE_BYTES_HIGH,
     NativeConnection,
 )
 from whimbrel.rpc.server.handlers import BidiMethod, Call, Outbox, PulledStreamMethod, Service, UnaryMethod
@@ -51,6 +51,7 @@ from whimbrel.rpc.server.limits import HELD_BYTES_MAX, OUTBOX_MESSAGES_MAX, UNRE
 from whimbrel.rpc.server.native import NativeServer
 from whimbrel.rpc.server.protocol_detection import HANDSHAKE_S, HELLO_PIECES_AT_ONCE
 from whimbrel.rpc.server.serving import serve
+from whimbrel.rpc.server.shared import WRITE_BYTES_HIGH
 
 MIB = 1 << 20
 DEADLINE_EXCEEDED, RESOURCE_EXHAUSTED, UNIMPLEMENTED = 4, 8, 12
@@ -230,6 +231,7 @@ async def test_messages_of_a_stream_that_nobody_reads_are_counted() -> None:
         peer.send(HELLO + setting(4, 0) + headers(1, "/t.T/B"))
         peer.send(message(1, COMMAND(status=OK).SerializeToString(), end=False) * (OUTBOX_MESSAGES_MAX + 100))
         (outbox,) = server.streams.outboxes
+        assert isinstance(outbox, NativeOutbox)
         assert len(outbox.server_call.queue) == OUTBOX_MESSAGES_MAX
         peer.send(frame(WINDOW, 0, 1, u32(MIB)) + frame(DATA, END_STREAM, 1))
         assert not server.streams.outboxes

@@ -16,10 +16,10 @@ from whimbrel.pb.whimbrel.bulk.v1 import bulk_service_pb2 as bulk
 from whimbrel.rpc.api.bulk_calls import OutboundStream, RecordFrame, open_bulk_channel, read_records
 from whimbrel.rpc.api.bulk_calls import stream_blocking as blocking
 from whimbrel.rpc.client.channel import open_aio_channel
-from whimbrel.rpc.server.connection import WRITE_BYTES_HIGH
 from whimbrel.rpc.server.handlers import Call, PulledStreamMethod, Service
 from whimbrel.rpc.server.native import NativeServer
 from whimbrel.rpc.server.serving import serve
+from whimbrel.rpc.server.shared import WRITE_BYTES_HIGH
 
 pytestmark = pytest.mark.transport
 

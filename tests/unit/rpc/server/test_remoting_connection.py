@@ -18,13 +18,14 @@ from whimbrel.deferred import Deferred
 from whimbrel.errors import ConnectionClosed, RequestTimeout, Throttled, TopicNotFound
 from whimbrel.rpc.remoting.command import Command
 from whimbrel.rpc.remoting.frames import FrameReader
-from whimbrel.rpc.remoting.handlers import Outcome, Peer, RemotingService, Reply
+from whimbrel.rpc.remoting.handlers import Outcome, Peer, Reply
 from whimbrel.rpc.server import protocol_detection, remoting
 from whimbrel.rpc.server.certificates import TlsSettings
-from whimbrel.rpc.server.connection import WRITE_BYTES_HIGH
+from whimbrel.rpc.server.handlers import RemotingService
 from whimbrel.rpc.server.native import NativeServer
 from whimbrel.rpc.server.remoting import ASKED_MAX, RemotingConnection
 from whimbrel.rpc.server.serving import serve
+from whimbrel.rpc.server.shared import WRITE_BYTES_HIGH
 
 ECHO, FAIL, CRASH, LATER, SILENT, LARGE = 1, 2, 3, 4, 5, 6
 

@@ -14,7 +14,8 @@ import pytest
 from support.lane.remoting import Request, TwoRemote, frames, plain
 from whimbrel.rpc.remoting.frames import decode_frame
 from whimbrel.rpc.server.gathered_reads import GatheredReads
-from whimbrel.rpc.server.lane_calls import IDLE_READS_EACH, IDLE_READS_MAX, LaneFault
+from whimbrel.rpc.server.lane_calls import IDLE_READS_EACH, IDLE_READS_MAX
+from whimbrel.rpc.server.lanes import LaneFault
 from whimbrel.rpc.server.read_end import ReadEnd
 from whimbrel.rpc.server.remoting import REQUEST_BYTES
 
